@@ -1,0 +1,53 @@
+//! Element types of checkpoints and of bundle records.
+
+use serde::{Deserialize, Serialize};
+
+/// An element type, spelled in JSON as `tensor-cache.json` spells it (numpy's names).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// 32-bit unsigned words: packed codes.
+    Uint32,
+    /// IEEE half precision.
+    Float16,
+    /// The upper half of an IEEE single.
+    Bfloat16,
+    /// IEEE single precision.
+    Float32,
+}
+
+impl Dtype {
+    /// Bytes of one element in memory.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Uint32 | Self::Float32 => 4,
+            Self::Float16 | Self::Bfloat16 => 2,
+        }
+    }
+
+    /// The dtype of a safetensors tensor, if it is one that weights come in.
+    pub fn from_safetensors(dtype: safetensors::Dtype) -> Option<Self> {
+        match dtype {
+            safetensors::Dtype::F16 => Some(Self::Float16),
+            safetensors::Dtype::BF16 => Some(Self::Bfloat16),
+            safetensors::Dtype::F32 => Some(Self::Float32),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Dtype {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Uint32 => "uint32",
+            Self::Float16 => "float16",
+            Self::Bfloat16 => "bfloat16",
+            Self::Float32 => "float32",
+        })
+    }
+}
+
+/// Elements in a tensor of this shape, or `None` where the product overflows.
+pub fn elements(shape: &[u64]) -> Option<u64> {
+    shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))
+}

@@ -1,0 +1,13 @@
+//! Bytes, layouts, names and model descriptions: everything that the converter, the packer and the runner agree on.
+//!
+//! No file is opened here, no thread is started and no GPU is seen, so the crate builds for `wasm32` as it stands.
+#![deny(missing_docs)]
+
+pub mod dtype;
+pub mod model;
+pub mod quant;
+pub mod record;
+pub mod rope;
+
+pub use dtype::Dtype;
+pub use record::RecordSpec;

@@ -1,0 +1,66 @@
+//! Rounding of f32 values to narrower types, written so that loops over it vectorise.
+//!
+//! An f32 operation on f16 (or bf16) operands followed by one of these roundings equals the operation carried out in
+//! that type: the 24 bits of f32 exceed twice the 11 of f16 by two, so rounding twice is harmless (Figueroa 1995).
+
+use crate::dtype::Dtype;
+
+/// The nearest f16, ties to even; beyond 65504 (after rounding) infinite. Subnormals are kept, NaN stays NaN.
+#[inline]
+pub fn round_f16(x: f32) -> f32 {
+    let magnitude = x.abs();
+    // At exponent -1 an f32 ulp is 2^-24, the step of f16's subnormals: the addition rounds to it.
+    let subnormal = (magnitude + 0.5) - 0.5;
+    let bits = magnitude.to_bits();
+    // Adding just under half of the dropped 13 bits, plus the kept lowest bit, rounds ties to even.
+    let rounded = bits.wrapping_add(0xFFF + ((bits >> 13) & 1)) & !0x1FFF;
+    let normal = if rounded > 65504f32.to_bits() { f32::INFINITY } else { f32::from_bits(rounded) };
+    let finite = if magnitude < 6.103_515_6e-5 { subnormal } else { normal };
+    (if magnitude.is_nan() { magnitude } else { finite }).copysign(x)
+}
+
+/// The nearest bf16, ties to even; overflow becomes infinite, NaN stays NaN.
+#[inline]
+pub fn round_bf16(x: f32) -> f32 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7FFF + ((bits >> 16) & 1)) & !0xFFFF;
+    if x.is_nan() { x } else { f32::from_bits(rounded) }
+}
+
+/// The nearest value of `dtype`; identity for float32.
+///
+/// # Panics
+/// On an integer type, which no weight is rounded to.
+#[inline]
+pub fn round_to(dtype: Dtype, x: f32) -> f32 {
+    match dtype {
+        Dtype::Float16 => round_f16(x),
+        Dtype::Bfloat16 => round_bf16(x),
+        Dtype::Float32 => x,
+        Dtype::Uint32 => unreachable!("weights are never rounded to an integer type"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_interesting_f32_rounds_as_half_rounds_it() {
+        // All 2^16 upper halves with lower halves around the rounding boundaries: exponents, ties, subnormals, NaNs.
+        for upper in 0..=u16::MAX {
+            for lower in [
+                0, 1, 0x0FFF, 0x1000, 0x1001, 0x1FFF, 0x2000, 0x3000, 0x7FFF, 0x8000, 0x8001,
+                0xFFFF,
+            ] {
+                let x = f32::from_bits((u32::from(upper) << 16) | lower);
+                assert!(same(round_f16(x), half::f16::from_f32(x).to_f32()), "f16 of {x:e}");
+                assert!(same(round_bf16(x), half::bf16::from_f32(x).to_f32()), "bf16 of {x:e}");
+            }
+        }
+    }
+
+    fn same(a: f32, b: f32) -> bool {
+        a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+    }
+}

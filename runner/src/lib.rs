@@ -1,0 +1,4 @@
+//! A bundle becomes logits and text: on WebGPU, or on the CPU reference that is its oracle.
+
+pub mod executor;
+pub mod plan;

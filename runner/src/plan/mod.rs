@@ -1,0 +1,131 @@
+//! The plan: a printable list of steps with symbolic dimensions that the CPU reference and the GPU both run.
+//!
+//! A plan does not depend on the device. Activations live in slots, f32 matrices `[rows, width]` whose rows are the
+//! tokens of the current call (or, after [`Op::LastRows`], those whose logits are wanted); `T` below is that count.
+
+mod lower;
+mod print;
+
+use packlight_formats::model::Activation;
+use packlight_formats::quant::Storage;
+use packlight_formats::rope::Rope;
+
+/// Index into [`Plan::slots`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotId(pub usize);
+/// Index into [`Plan::weights`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightId(pub usize);
+/// Index into [`Plan::caches`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheId(pub usize);
+/// Index into [`Plan::ropes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RopeIndex(pub usize);
+
+/// Everything that runs for one call, in order.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Activation buffers.
+    pub slots: Vec<Slot>,
+    /// What the steps read from the bundle.
+    pub weights: Vec<PlanWeight>,
+    /// One per attention layer that stores keys and values.
+    pub caches: Vec<Cache>,
+    /// Rotary tables.
+    pub ropes: Vec<Rope>,
+    /// The list.
+    pub steps: Vec<Step>,
+    /// Where the logits are after the last step: `[outputs, vocab]`.
+    pub logits: SlotId,
+}
+
+/// An activation buffer, `[T, width]` f32.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    pub name: &'static str,
+    pub width: u32,
+    /// Whether its rows are all tokens of the call or only those whose logits are wanted.
+    pub rows: Rows,
+}
+
+/// A symbolic row count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// The tokens of the call.
+    Tokens,
+    /// The last tokens of the call, those whose logits are wanted: one, or all.
+    Outputs,
+}
+
+/// A weight `[rows, columns]` (a vector has `columns` 1) and the records that hold it.
+#[derive(Clone, Debug)]
+pub struct PlanWeight {
+    pub name: String,
+    pub rows: u32,
+    pub columns: u32,
+    pub storage: Storage,
+}
+
+/// Keys and values of one layer: two arrays `[positions, kv_heads, head_dim]`.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    pub kv_heads: u32,
+    pub head_dim: u32,
+}
+
+/// `heads` runs of `head_dim` values, starting at column `offset` of each row of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    pub slot: SlotId,
+    pub offset: u32,
+    pub heads: u32,
+    pub head_dim: u32,
+}
+
+/// One operation and where in the model it belongs (`layer 3 attention`).
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub place: String,
+    pub op: Op,
+}
+
+/// The operations. `x`, `out`, ... are slots `[T, width]`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// `out[t, :] = table[token[t], :]`; `table` is `[vocab, width]`.
+    Gather { table: WeightId, out: SlotId },
+    /// `out[t, :] = x[t, :] / sqrt(mean(x[t, :]^2) + eps) * weight`; `weight` is `[width]`. `out` is never `x`.
+    RmsNorm { x: SlotId, weight: WeightId, eps: f32, out: SlotId },
+    /// The same in place over each head; `weight` is `[head_dim]`.
+    HeadNorm { x: Heads, weight: WeightId, eps: f32 },
+    /// `out[t, n] = sum_k x[t, k] * weight[n, k] + bias[n]`; `weight` is `[N, K]`, `bias` is `[N]`.
+    Matmul { x: SlotId, weight: WeightId, bias: Option<WeightId>, out: SlotId },
+    /// Turns the pairs `(i, i + head_dim/2)` of each head by `position * inv_freq[i]`, in place.
+    Rope { x: Heads, rope: RopeIndex },
+    /// Writes the keys and values of this call's tokens at their positions.
+    StoreKv { k: Heads, v: Heads, cache: CacheId },
+    /// Softmax attention of each query over the cached positions it may see; `out` is `[T, heads * head_dim]`.
+    Attend { q: Heads, cache: CacheId, scale: f32, window: Option<u32>, out: SlotId },
+    /// `out[t, i] = act(x[t, i]) * x[t, width + i]`; `x` is `[T, 2 * width]`.
+    Gate { x: SlotId, activation: Activation, out: SlotId },
+    /// `x += y`.
+    Add { x: SlotId, y: SlotId },
+    /// `out = ` the last `outputs` rows of `x`.
+    LastRows { x: SlotId, out: SlotId },
+}
+
+impl Plan {
+    /// The row count of the slot an operation writes.
+    pub fn slot(&self, id: SlotId) -> &Slot {
+        &self.slots[id.0]
+    }
+
+    pub fn weight(&self, id: WeightId) -> &PlanWeight {
+        &self.weights[id.0]
+    }
+
+    pub fn cache(&self, id: CacheId) -> &Cache {
+        &self.caches[id.0]
+    }
+}

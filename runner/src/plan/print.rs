@@ -1,0 +1,83 @@
+//! A plan as text, one line a step: what its snapshot tests compare and what `inspect` prints.
+
+use std::fmt::{Display, Formatter, Result};
+
+use super::{Heads, Op, Plan, Rows, SlotId, WeightId};
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        for (i, cache) in self.caches.iter().enumerate() {
+            writeln!(f, "cache {i}: [positions, {}, {}] x 2", cache.kv_heads, cache.head_dim)?;
+        }
+        for step in &self.steps {
+            write!(f, "{:<20} ", step.place)?;
+            self.op(f, &step.op)?;
+            writeln!(f)?;
+        }
+        write!(f, "logits: {}", self.slot_text(self.logits))
+    }
+}
+
+impl Plan {
+    fn op(&self, f: &mut Formatter<'_>, op: &Op) -> Result {
+        let slot = |id| self.slot_text(id);
+        let weight = |id| self.weight_text(id);
+        let heads = |x| self.heads_text(x);
+        match op {
+            Op::Gather { table, out } => {
+                write!(f, "gather    {} -> {}", weight(*table), slot(*out))
+            }
+            Op::RmsNorm { x, weight: w, eps, out } => {
+                write!(f, "rms_norm  {} * {} eps {eps:e} -> {}", slot(*x), weight(*w), slot(*out))
+            }
+            Op::HeadNorm { x, weight: w, eps } => {
+                write!(f, "head_norm {} * {} eps {eps:e}", heads(*x), weight(*w))
+            }
+            Op::Matmul { x, weight: w, bias, out } => {
+                write!(f, "matmul    {} @ {}", slot(*x), weight(*w))?;
+                if let Some(bias) = bias {
+                    write!(f, " + {}", weight(*bias))?;
+                }
+                write!(f, " -> {}", slot(*out))
+            }
+            Op::Rope { x, rope } => write!(f, "rope      {} by rope {}", heads(*x), rope.0),
+            Op::StoreKv { k, v, cache } => {
+                write!(f, "store_kv  {}, {} -> cache {}", heads(*k), heads(*v), cache.0)
+            }
+            Op::Attend { q, cache, scale, window, out } => {
+                write!(f, "attend    {} over cache {} scale {scale}", heads(*q), cache.0)?;
+                if let Some(window) = window {
+                    write!(f, " window {window}")?;
+                }
+                write!(f, " -> {}", slot(*out))
+            }
+            Op::Gate { x, activation, out } => {
+                write!(f, "gate      {activation:?} {} -> {}", slot(*x), slot(*out))
+            }
+            Op::Add { x, y } => write!(f, "add       {} += {}", slot(*x), slot(*y)),
+            Op::LastRows { x, out } => write!(f, "last_rows {} -> {}", slot(*x), slot(*out)),
+        }
+    }
+
+    fn slot_text(&self, id: SlotId) -> String {
+        let slot = self.slot(id);
+        let rows = match slot.rows {
+            Rows::Tokens => "tokens",
+            Rows::Outputs => "outputs",
+        };
+        format!("{}[{rows}, {}]", slot.name, slot.width)
+    }
+
+    fn weight_text(&self, id: WeightId) -> String {
+        let weight = self.weight(id);
+        match weight.columns {
+            1 => format!("{}[{}]", weight.name, weight.rows),
+            columns => format!("{}[{}, {columns}]", weight.name, weight.rows),
+        }
+    }
+
+    fn heads_text(&self, x: Heads) -> String {
+        let end = x.offset + x.heads * x.head_dim;
+        format!("{}[{}..{end}] as {} x {}", self.slot(x.slot).name, x.offset, x.heads, x.head_dim)
+    }
+}
