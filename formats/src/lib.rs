@@ -5,6 +5,7 @@
 
 pub mod dtype;
 pub mod model;
+pub mod python_json;
 pub mod quant;
 pub mod record;
 pub mod rope;
