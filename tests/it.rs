@@ -1,1 +1,1 @@
-
+mod chat_config;

@@ -3,6 +3,7 @@
 //! No file is opened here, no thread is started and no GPU is seen, so the crate builds for `wasm32` as it stands.
 #![deny(missing_docs)]
 
+pub mod chat_config;
 pub mod dtype;
 pub mod model;
 pub mod python_json;
