@@ -1,0 +1,17 @@
+//! Text in and text out: tokenizer, chat template, sampling and the rules that end an answer.
+
+pub mod chat;
+pub mod date;
+pub mod detokenize;
+pub mod sample;
+pub mod stop;
+pub mod template;
+pub mod tokenizer;
+
+pub use chat::{ChatError, ChatFormat};
+pub use date::Date;
+pub use detokenize::Detokenizer;
+pub use sample::{Sampler, Sampling, SamplingError};
+pub use stop::{StopFilter, StopRules};
+pub use template::{ChatTemplate, TemplateError};
+pub use tokenizer::{SpecialTokens, Tokenizer, TokenizerError};
