@@ -130,7 +130,7 @@ pub enum Head {
     /// The token embedding, transposed.
     Tied,
     /// A weight of its own, `[vocab, hidden]`.
-    Own(Linear),
+    Own(Box<Linear>),
 }
 
 /// A weight of the bundle and how it is made from the checkpoint.
