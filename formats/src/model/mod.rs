@@ -3,9 +3,12 @@
 //! A description is complete: nothing about the architecture is decided anywhere else. Layers are unrolled, so a
 //! hybrid stack is just a list whose entries differ. Shapes are `[rows, columns]` with rows the output features.
 
+mod validate;
+
 use serde::{Deserialize, Serialize};
 
 use crate::rope::Rope;
+pub use validate::ModelError;
 
 /// A decoder-only transformer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
