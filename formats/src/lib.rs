@@ -5,9 +5,11 @@
 
 pub mod arch;
 pub mod config;
+pub mod digest;
 pub mod dtype;
 pub mod manifest;
 pub mod model;
+pub mod python_json;
 pub mod quant;
 pub mod record;
 pub mod rope;
