@@ -41,6 +41,8 @@ pub struct Capacity {
     pub context: u32,
     /// The most tokens of one call.
     pub chunk: u32,
+    /// The most tokens of one call that get logits.
+    pub outputs: u32,
 }
 
 /// Takes the bytes of a bundle's records as they are read.
@@ -89,7 +91,10 @@ impl Capacity {
         }
         let outputs = match want {
             Want::Nothing | Want::Argmax | Want::LastLogits => 1,
-            Want::AllLogits => count,
+            Want::AllLogits if count <= self.outputs => count,
+            Want::AllLogits => {
+                return Err(CallError::ChunkTooLong { tokens: tokens.len(), chunk: self.outputs });
+            }
         };
         Ok(Live { tokens: count, past, outputs })
     }

@@ -15,6 +15,8 @@ pub const PACKLIGHT: &str = "packlight.json";
 pub const SCHEMA_VERSION: u32 = 1;
 /// Bytes that share a hash, unless the manifest says otherwise.
 pub const CHUNK_BYTES: u64 = 8 << 20;
+/// A chunk is held in memory until its hash is known.
+const MAX_CHUNK_BYTES: u64 = 64 << 20;
 
 /// The whole file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -128,8 +130,11 @@ impl Packlight {
     }
 
     fn validate(&self) -> Result<(), ManifestError> {
-        if self.chunk_bytes == 0 {
-            return Err(fault("chunk_bytes is 0".into()));
+        if !(1..=MAX_CHUNK_BYTES).contains(&self.chunk_bytes) {
+            return Err(fault(format!(
+                "chunk_bytes is {}; a client must hold a chunk, so at most {MAX_CHUNK_BYTES}",
+                self.chunk_bytes
+            )));
         }
         self.model.validate().map_err(|error| fault(format!("model: {error}")))?;
         let mut paths = BTreeSet::new();

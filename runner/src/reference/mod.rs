@@ -18,6 +18,8 @@ pub enum ReferenceError {
     Call(#[from] CallError),
     #[error("record `{record}` is missing or incomplete in the bundle")]
     MissingRecord { record: String },
+    #[error("record `{record}` is not used by the model")]
+    UnknownRecord { record: String },
     #[error("record `{}` is {} {:?}, but the model needs {} {:?}", .found.name, .found.dtype, .found.shape, .expected.dtype, .expected.shape)]
     WrongRecord { expected: RecordSpec, found: RecordSpec },
     #[error("record `{record}`: a piece at byte {offset} is out of order or too long")]

@@ -95,8 +95,9 @@ impl WeightSink for Weights {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), ReferenceError> {
-        // A record that the plan does not read is not kept.
-        let Some(stored) = self.records.get_mut(&record.name) else { return Ok(()) };
+        let Some(stored) = self.records.get_mut(&record.name) else {
+            return Err(ReferenceError::UnknownRecord { record: record.name.clone() });
+        };
         if stored.spec != *record {
             return Err(ReferenceError::WrongRecord {
                 expected: stored.spec.clone(),
