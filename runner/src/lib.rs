@@ -1,4 +1,6 @@
 //! A bundle becomes logits and text: on WebGPU, or on the CPU reference that is its oracle.
 
 pub mod executor;
+pub mod gpu;
+pub mod kernels;
 pub mod plan;
