@@ -3,11 +3,15 @@
 //! No file is opened here, no thread is started and no GPU is seen, so the crate builds for `wasm32` as it stands.
 #![deny(missing_docs)]
 
+pub mod arch;
+pub mod config;
 pub mod dtype;
+pub mod manifest;
 pub mod model;
 pub mod quant;
 pub mod record;
 pub mod rope;
+pub mod safetensors;
 
 pub use dtype::Dtype;
 pub use record::RecordSpec;

@@ -4,3 +4,4 @@ pub mod executor;
 pub mod gpu;
 pub mod kernels;
 pub mod plan;
+pub mod reference;
