@@ -33,9 +33,11 @@ pub struct Gpu {
     fault: Arc<Mutex<Option<Fault>>>,
 }
 
+/// An error in words: `wgpu::Error` itself cannot change threads in a browser.
 #[derive(Debug)]
 enum Fault {
-    Error(wgpu::Error),
+    OutOfMemory,
+    Refused(String),
     Lost(String),
 }
 
@@ -60,7 +62,7 @@ impl Gpu {
         // Without a handler wgpu panics on errors outside of a scope.
         let fault = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&fault);
-        device.on_uncaptured_error(Arc::new(move |error| keep_first(&slot, Fault::Error(error))));
+        device.on_uncaptured_error(Arc::new(move |error| keep_first(&slot, error.into())));
         let slot = Arc::clone(&fault);
         device.set_device_lost_callback(move |_, why| keep_first(&slot, Fault::Lost(why)));
         Ok(Self { device, queue, adapter, caps, fault })
@@ -79,11 +81,7 @@ impl Gpu {
     /// The first error since the last check, if any: uploads and submissions are checked after the fact.
     pub(super) fn check(&self, doing: &str) -> Result<(), GpuError> {
         let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match fault {
-            None => Ok(()),
-            Some(Fault::Error(error)) => Err(typed(error, doing)),
-            Some(Fault::Lost(why)) => Err(GpuError::Lost { doing: doing.into(), why }),
-        }
+        fault.map_or(Ok(()), |fault| Err(fault.while_doing(doing)))
     }
 
     /// Waits for a submission, or for the latest. In a browser it does nothing: the event loop waits there.
@@ -121,18 +119,30 @@ impl Gpu {
         let (memory, internal, validation) = verdicts;
         // Out of memory comes first: the validation errors that follow from it say less.
         for error in [memory.await, internal.await, validation.await] {
-            error.map_or(Ok(()), |error| Err(typed(error, doing)))?;
+            error.map_or(Ok(()), |error| Err(Fault::from(error).while_doing(doing)))?;
         }
         Ok(value)
     }
 }
 
-fn typed(error: wgpu::Error, doing: &str) -> GpuError {
-    let doing = doing.into();
-    match error {
-        wgpu::Error::OutOfMemory { .. } => GpuError::OutOfMemory { doing },
-        wgpu::Error::Validation { description: why, .. }
-        | wgpu::Error::Internal { description: why, .. } => GpuError::Refused { doing, why },
+impl Fault {
+    fn while_doing(self, doing: &str) -> GpuError {
+        let doing = doing.into();
+        match self {
+            Self::OutOfMemory => GpuError::OutOfMemory { doing },
+            Self::Refused(why) => GpuError::Refused { doing, why },
+            Self::Lost(why) => GpuError::Lost { doing, why },
+        }
+    }
+}
+
+impl From<wgpu::Error> for Fault {
+    fn from(error: wgpu::Error) -> Self {
+        match error {
+            wgpu::Error::OutOfMemory { .. } => Self::OutOfMemory,
+            wgpu::Error::Validation { description, .. }
+            | wgpu::Error::Internal { description, .. } => Self::Refused(description),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What can go wrong on the GPU. Every variant says what was being done to what, and why it failed.
 
+use crate::executor::CallError;
 use crate::kernels::GridError;
 
 /// Any failure of this module.
@@ -21,6 +22,8 @@ pub enum GpuError {
     Capacity(#[from] CapacityError),
     #[error(transparent)]
     Upload(#[from] UploadError),
+    #[error("the weights were not checked to be complete before the first call")]
+    NotLoaded,
     #[error(transparent)]
     Call(#[from] CallError),
     #[error("{place}: {source}")]
@@ -78,19 +81,4 @@ pub enum UploadError {
         "record `{record}` is incomplete: {written} of {bytes} bytes were written ({missing} records in all are incomplete)"
     )]
     Incomplete { record: String, written: u64, bytes: u64, missing: usize },
-}
-
-/// A forward call that cannot be made.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CallError {
-    #[error("the weights are not loaded yet")]
-    NotLoaded,
-    #[error("a call needs at least one token")]
-    NoTokens,
-    #[error("{tokens} tokens in one call, but at most {chunk} were allocated for")]
-    Chunk { tokens: usize, chunk: u32 },
-    #[error("{tokens} tokens after {past} do not fit the context of {context} positions")]
-    Context { past: u32, tokens: usize, context: u32 },
-    #[error("token {token} is outside of the vocabulary of {vocab}")]
-    Token { token: u32, vocab: u32 },
 }

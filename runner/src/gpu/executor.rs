@@ -5,13 +5,13 @@ use packlight_formats::RecordSpec;
 use super::arena::Arena;
 use super::buffers::Buffers;
 use super::device::Gpu;
-use super::error::{CallError, GpuError};
+use super::error::GpuError;
 use super::pipelines::Pipelines;
 use super::place::{Placement, check_capacity};
 use super::readback::Readback;
 use crate::executor::{Capacity, Live, Output, Want, WeightSink};
 use crate::kernels::{self, Call, Work};
-use crate::plan::{Op, Plan, SlotId};
+use crate::plan::{Plan, SlotId};
 
 /// A plan on a device. Write its weights through [`WeightSink`], then [`finish`](Self::finish), then
 /// [`forward`](Self::forward).
@@ -19,7 +19,6 @@ use crate::plan::{Op, Plan, SlotId};
 pub struct GpuExecutor {
     gpu: Gpu,
     capacity: Capacity,
-    /// Rows of the token table.
     vocab: u32,
     logits: SlotId,
     logits_width: u64,
@@ -46,13 +45,22 @@ struct Dispatch {
 impl GpuExecutor {
     /// Checks that the plan and the capacity fit the device, then allocates everything, weights included.
     pub async fn new(gpu: &Gpu, plan: &Plan, capacity: Capacity) -> Result<Self, GpuError> {
-        let caps = gpu.caps();
-        check_capacity(plan, &caps, capacity)?;
-        let placement = Placement::new(plan, &caps)?;
-        let mut calls = kernels::lower(plan, &placement, &caps)?;
-        calls.push(kernels::argmax(plan, &placement, &caps)?);
+        check_capacity(plan, &gpu.caps(), capacity)?;
+        let placement = Placement::new(plan, &gpu.caps())?;
+        Self::placed(gpu, plan, capacity, &placement).await
+    }
 
-        let arena = gpu.scoped("allocating weights", || Arena::new(gpu, plan, &placement)).await?;
+    /// The same with a placement that is already made.
+    pub(super) async fn placed(
+        gpu: &Gpu,
+        plan: &Plan,
+        capacity: Capacity,
+        placement: &Placement,
+    ) -> Result<Self, GpuError> {
+        let mut calls = kernels::lower(plan, placement, &gpu.caps())?;
+        calls.push(kernels::argmax(plan, placement, &gpu.caps())?);
+
+        let arena = gpu.scoped("allocating weights", || Arena::new(gpu, plan, placement)).await?;
         let buffers = gpu
             .scoped("allocating activations and the KV cache", || {
                 Buffers::new(gpu, plan, capacity, &calls)
@@ -68,7 +76,7 @@ impl GpuExecutor {
                         place: call.place.clone(),
                         work: call.work.clone(),
                         pipeline: pipeline.compute.clone(),
-                        bind_group: buffers.bind(gpu, &arena, &placement, layout, (index, call)),
+                        bind_group: buffers.bind(gpu, &arena, placement, layout, (index, call)),
                     }
                 };
                 (0..).zip(&calls).map(dispatch).collect::<Vec<_>>()
@@ -79,7 +87,7 @@ impl GpuExecutor {
         Ok(Self {
             gpu: gpu.clone(),
             capacity,
-            vocab: vocab(plan),
+            vocab: plan.vocab(),
             logits: plan.logits,
             logits_width: plan.slot(plan.logits).width.into(),
             ropes: plan.ropes.iter().map(packlight_formats::rope::Rope::inv_freq).collect(),
@@ -142,28 +150,16 @@ impl GpuExecutor {
     }
 
     /// The lengths of a call, or why it cannot be made.
-    fn live(&self, tokens: &[u32], past: u32, want: Want) -> Result<Live, CallError> {
-        let Capacity { context, chunk } = self.capacity;
+    fn live(&self, tokens: &[u32], past: u32, want: Want) -> Result<Live, GpuError> {
         if !self.loaded {
-            return Err(CallError::NotLoaded);
+            return Err(GpuError::NotLoaded);
         }
-        if tokens.is_empty() {
-            return Err(CallError::NoTokens);
-        }
-        let count = u32::try_from(tokens.len()).ok().filter(|&count| count <= chunk);
-        let count = count.ok_or(CallError::Chunk { tokens: tokens.len(), chunk })?;
-        if past.checked_add(count).is_none_or(|end| end > context) {
-            return Err(CallError::Context { past, tokens: tokens.len(), context });
-        }
-        if let Some(&token) = tokens.iter().find(|&&token| token >= self.vocab) {
-            return Err(CallError::Token { token, vocab: self.vocab });
-        }
-        let outputs = match want {
-            Want::Nothing => 0,
-            Want::Argmax | Want::LastLogits => 1,
-            Want::AllLogits => count,
-        };
-        Ok(Live { tokens: count, past, outputs })
+        let live = self.capacity.live(tokens, past, want, self.vocab)?;
+        Ok(match want {
+            // Without outputs the head, which reads more weights than any layer, has nothing to do.
+            Want::Nothing => Live { outputs: 0, ..live },
+            _ => live,
+        })
     }
 
     /// Encodes and submits one pass, and the copy `(from, to, bytes)` of what is wanted from it.
@@ -209,13 +205,4 @@ fn turns(inv_freq: &[f32], live: Live) -> Vec<f32> {
     let angles =
         positions.flat_map(|position| inv_freq.iter().map(move |freq| position as f32 * freq));
     angles.flat_map(|angle| [angle.cos(), angle.sin()]).collect()
-}
-
-/// Rows of the table that tokens are looked up in.
-fn vocab(plan: &Plan) -> u32 {
-    let tables = plan.steps.iter().filter_map(|step| match step.op {
-        Op::Gather { table, .. } => Some(plan.weight(table).rows),
-        _ => None,
-    });
-    tables.min().unwrap_or(u32::MAX)
 }

@@ -9,9 +9,11 @@ mod executor;
 mod pipelines;
 mod place;
 mod readback;
+#[cfg(test)]
+mod tests;
 
 pub use caps::Caps;
 pub use device::{Adapter, Gpu, adapters};
-pub use error::{CallError, CapacityError, GpuError, PlanError, UploadError};
+pub use error::{CapacityError, GpuError, PlanError, UploadError};
 pub use executor::GpuExecutor;
 pub use place::{Piece, Placed, Placement, Region, largest_capacity};
