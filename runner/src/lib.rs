@@ -3,6 +3,8 @@
 pub mod bundle;
 pub mod engine;
 pub mod executor;
+pub mod gpu;
+pub mod kernels;
 pub mod plan;
 pub mod reference;
 pub mod source;

@@ -75,8 +75,7 @@ impl Reference {
         past: u32,
         want: Want,
     ) -> Result<Output, ReferenceError> {
-        let vocab = self.plan.slot(self.plan.logits).width;
-        let live = self.capacity.live(tokens, past, want, vocab)?;
+        let live = self.capacity.live(tokens, past, want, self.plan.vocab())?;
         for (slot, values) in self.plan.slots.iter().zip(&mut self.slots) {
             let rows = match slot.rows {
                 Rows::Tokens => live.tokens,
