@@ -1,1 +1,37 @@
-fn main() {}
+//! The `packlight` command. Thin: arguments, progress and reports; the work is done in the crates it joins.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line talks: results on stdout, the rest on stderr"
+)]
+
+mod args;
+mod convert;
+mod inspect;
+mod progress;
+mod report;
+mod sidecars;
+mod verify;
+
+use std::process::ExitCode;
+
+use args::{Args, Command};
+use clap::Parser as _;
+
+/// 0: done. 1: a check failed. 2: an error.
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let result = match args.command {
+        Command::Convert(args) => convert::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            report::print(&error);
+            ExitCode::from(2)
+        }
+    }
+}

@@ -46,6 +46,7 @@ impl Rope {
         let pairs = self.head_dim / 2;
         let base =
             (0..pairs).map(|k| self.theta.powf(-2.0 * f64::from(k) / f64::from(self.head_dim)));
+        #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the point")]
         base.map(|freq| self.scaling.apply(freq) as f32).collect()
     }
 }

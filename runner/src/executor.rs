@@ -41,6 +41,8 @@ pub struct Capacity {
     pub context: u32,
     /// The most tokens of one call.
     pub chunk: u32,
+    /// The most tokens of one call that get logits.
+    pub outputs: u32,
 }
 
 /// Takes the bytes of a bundle's records as they are read.
@@ -51,4 +53,49 @@ pub trait WeightSink {
     /// A piece of a record, stored as `record` says. Pieces of one record come in order without gaps; `offset` is a
     /// multiple of four, and so is the length of all but a record's last piece. A piece has at most 8 MiB.
     fn write(&mut self, record: &RecordSpec, offset: u64, bytes: &[u8]) -> Result<(), Self::Error>;
+}
+
+/// Why a call cannot be made at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    #[error("a call needs at least one token")]
+    NoTokens,
+    #[error("{tokens} tokens in one call, but buffers were made for {chunk}")]
+    ChunkTooLong { tokens: usize, chunk: u32 },
+    #[error("position {end} lies beyond the context of {context} that the KV cache was made for")]
+    ContextFull { end: u64, context: u32 },
+    #[error("token {token} is outside the vocabulary of {vocab}")]
+    UnknownToken { token: u32, vocab: u32 },
+}
+
+impl Capacity {
+    /// The live values of a call, if it fits.
+    pub fn live(
+        &self,
+        tokens: &[u32],
+        past: u32,
+        want: Want,
+        vocab: u32,
+    ) -> Result<Live, CallError> {
+        let count = match u32::try_from(tokens.len()) {
+            Ok(0) => return Err(CallError::NoTokens),
+            Ok(count) if count <= self.chunk => count,
+            _ => return Err(CallError::ChunkTooLong { tokens: tokens.len(), chunk: self.chunk }),
+        };
+        let end = u64::from(past) + u64::from(count);
+        if end > u64::from(self.context) {
+            return Err(CallError::ContextFull { end, context: self.context });
+        }
+        if let Some(&token) = tokens.iter().find(|&&token| token >= vocab) {
+            return Err(CallError::UnknownToken { token, vocab });
+        }
+        let outputs = match want {
+            Want::Nothing | Want::Argmax | Want::LastLogits => 1,
+            Want::AllLogits if count <= self.outputs => count,
+            Want::AllLogits => {
+                return Err(CallError::ChunkTooLong { tokens: tokens.len(), chunk: self.outputs });
+            }
+        };
+        Ok(Live { tokens: count, past, outputs })
+    }
 }

@@ -1,5 +1,11 @@
 //! A bundle becomes logits and text: on WebGPU, or on the CPU reference that is its oracle.
 
+pub mod bundle;
+pub mod engine;
 pub mod executor;
+pub mod gpu;
+pub mod kernels;
 pub mod plan;
+pub mod reference;
+pub mod source;
 pub mod text;

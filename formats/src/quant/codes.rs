@@ -10,6 +10,7 @@ use crate::dtype::Dtype;
 pub type Choose = fn(Grouped, Dtype, &[f32], &mut [u8]) -> f32;
 
 /// One row of the table of choosers.
+#[derive(Debug)]
 pub struct Codes {
     /// As in `--codes NAME`.
     pub name: &'static str,

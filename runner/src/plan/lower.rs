@@ -49,7 +49,7 @@ impl Lower<'_> {
         self.norm(&model.norm, last, normed);
         match &model.head {
             Head::Tied => {
-                self.push(Op::Matmul { x: normed, weight: embed, bias: None, out: logits })
+                self.push(Op::Matmul { x: normed, weight: embed, bias: None, out: logits });
             }
             Head::Own(head) => self.linear(head, normed, logits),
         }

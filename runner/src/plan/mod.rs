@@ -116,6 +116,15 @@ pub enum Op {
 }
 
 impl Plan {
+    /// How many token ids it knows: the rows of the tables that they are looked up in.
+    pub fn vocab(&self) -> u32 {
+        let tables = self.steps.iter().filter_map(|step| match step.op {
+            Op::Gather { table, .. } => Some(self.weight(table).rows),
+            _ => None,
+        });
+        tables.min().unwrap_or(0)
+    }
+
     /// The row count of the slot an operation writes.
     pub fn slot(&self, id: SlotId) -> &Slot {
         &self.slots[id.0]

@@ -3,9 +3,12 @@
 //! A description is complete: nothing about the architecture is decided anywhere else. Layers are unrolled, so a
 //! hybrid stack is just a list whose entries differ. Shapes are `[rows, columns]` with rows the output features.
 
+mod validate;
+
 use serde::{Deserialize, Serialize};
 
 use crate::rope::Rope;
+pub use validate::ModelError;
 
 /// A decoder-only transformer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -130,7 +133,7 @@ pub enum Head {
     /// The token embedding, transposed.
     Tied,
     /// A weight of its own, `[vocab, hidden]`.
-    Own(Linear),
+    Own(Box<Linear>),
 }
 
 /// A weight of the bundle and how it is made from the checkpoint.

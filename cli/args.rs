@@ -1,0 +1,101 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Turn a Hugging Face checkpoint into a 4-bit bundle that a browser can load, and prove that it still talks.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 110)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Convert(ConvertArgs),
+    Verify(VerifyArgs),
+    Inspect(InspectArgs),
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+/// Convert a checkpoint into a bundle.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConvertArgs {
+    /// Folder with config.json and *.safetensors.
+    pub(crate) checkpoint: PathBuf,
+    /// Folder to write the bundle to; must be empty or not exist.
+    #[arg(short, long, required_unless_present = "dry_run")]
+    pub(crate) output: Option<PathBuf>,
+    /// Quantisation scheme.
+    #[arg(long, default_value = "q4f16_1", value_parser = scheme_names())]
+    pub(crate) scheme: String,
+    /// How codes are chosen. mlc: exactly as MLC-LLM does.
+    #[arg(long, default_value = "mlc", value_parser = codes_names())]
+    pub(crate) codes: String,
+    /// Conversation template for mlc-chat-config.json, by MLC's name; default: the one that equals the chat template.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) conv_template: Option<String>,
+    /// Size at which a weight shard is closed.
+    #[arg(long, default_value = "32MiB", value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) shard_bytes: u64,
+    /// Print what would be written, and write nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Replace a bundle that is already in the output folder.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Convert NaN and infinite weights too, as the scheme does.
+    #[arg(long)]
+    pub(crate) allow_non_finite: bool,
+    /// Threads for quantising; default: all.
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Check every byte of a bundle against its manifests.
+#[derive(Debug, clap::Args)]
+pub(crate) struct VerifyArgs {
+    /// Bundle folder.
+    pub(crate) bundle: PathBuf,
+    /// Also check the MD5 of whole shards.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Do not mind files that no manifest names.
+    #[arg(long)]
+    pub(crate) allow_extra: bool,
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show what a bundle or a checkpoint holds: model, weights, plan.
+#[derive(Debug, clap::Args)]
+pub(crate) struct InspectArgs {
+    /// Bundle or checkpoint folder.
+    pub(crate) path: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn scheme_names() -> Vec<&'static str> {
+    packlight_formats::quant::SCHEMES.iter().map(|scheme| scheme.name).collect()
+}
+
+fn codes_names() -> Vec<&'static str> {
+    packlight_formats::quant::codes::CODES.iter().map(|codes| codes.name).collect()
+}
+
+/// `32MiB`, `25MB`, `1000`.
+fn parse_size(text: &str) -> Result<u64, String> {
+    match parse_size::parse_size(text) {
+        Ok(0) => Err("must be more than 0".into()),
+        Ok(size) => Ok(size),
+        Err(error) => Err(format!("{error}; write a size like 32MiB, 25MB or 1000000")),
+    }
+}

@@ -1,0 +1,179 @@
+//! `packlight convert`: checkpoint in, bundle out.
+
+use std::path::Path;
+
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{HumanBytes, ProgressBar};
+use packlight_convert::{Checkpoint, Conversion, ConvertError, PlannedWeight, StreamOptions};
+use packlight_formats::quant::{Codes, Scheme, Storage};
+use packlight_formats::record::RecordSpec;
+use packlight_pack::{
+    BundleInfo, Folder, Occupied, PackError, ShardPlan, Sidecar, Written, plan_shards, write_bundle,
+};
+use serde_json::json;
+
+use crate::args::ConvertArgs;
+use crate::report::Hinted;
+use crate::{progress, sidecars};
+
+pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
+    if let Some(threads) = args.threads {
+        rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
+    }
+    let scheme = Scheme::find(&args.scheme).ok_or_else(|| unknown("scheme", &args.scheme))?;
+    let codes = Codes::find(&args.codes).ok_or_else(|| unknown("chooser", &args.codes))?;
+    let checkpoint = Checkpoint::open(&args.checkpoint)?;
+    let conversion = Conversion::plan(&checkpoint, scheme, codes)?;
+    let records = conversion.records();
+    let shards = plan_shards(&records, args.shard_bytes);
+    let sidecars = sidecars::collect(&checkpoint, scheme, args.conv_template.as_deref())?;
+    report_skipped(&conversion);
+    for note in &sidecars.notes {
+        eprintln!("note: {note}");
+    }
+    let occupied = if args.force { Occupied::Replace } else { Occupied::Refuse };
+    if let Some(output) = &args.output {
+        Folder::check(output, occupied)?;
+    }
+    let Some(output) = args.output.as_ref().filter(|_| !args.dry_run) else {
+        print_plan(&conversion, &shards, &sidecars.files);
+        return Ok(true);
+    };
+    let options = StreamOptions { allow_non_finite: args.allow_non_finite };
+    let bar = progress::bytes(conversion.source_bytes(), "converting");
+    let written =
+        write(&conversion, &records, &shards, sidecars.files, output, occupied, options, &bar)?;
+    bar.finish_and_clear();
+    print_written(output, &written, args.json);
+    Ok(true)
+}
+
+/// Streams a planned conversion into a folder.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the joint between two crates that do not know each other"
+)]
+pub(crate) fn write(
+    conversion: &Conversion<'_>,
+    records: &[RecordSpec],
+    shards: &[ShardPlan],
+    sidecars: Vec<Sidecar>,
+    output: &Path,
+    occupied: Occupied,
+    options: StreamOptions,
+    bar: &ProgressBar,
+) -> anyhow::Result<Written> {
+    let info = BundleInfo {
+        model: &conversion.model,
+        scheme: conversion.scheme,
+        codes: conversion.codes.name,
+        provenance: conversion.provenance(),
+        counted_parameters: conversion.counted_parameters,
+        records,
+        shards,
+        sidecars,
+    };
+    let folder = Folder::claim(output, occupied)?;
+    let written = write_bundle(folder, info, |push| {
+        conversion.stream(options, |piece| {
+            bar.inc(piece.source_bytes);
+            push(piece.record, piece.bytes)
+        })
+    });
+    written.map_err(|error: Failure| error.into())
+}
+
+/// Either side of the joint may fail.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
+    #[error(transparent)]
+    Pack(#[from] PackError),
+}
+
+impl Failure {
+    fn into(self) -> anyhow::Error {
+        match self {
+            Self::Convert(error) => error.into(),
+            Self::Pack(error) => error.into(),
+        }
+    }
+}
+
+fn unknown(kind: &str, name: &str) -> Hinted {
+    Hinted::new(format!("unknown {kind} `{name}`"), "see `packlight convert --help`")
+}
+
+fn report_skipped(conversion: &Conversion<'_>) {
+    for (tensor, reason) in &conversion.skipped {
+        eprintln!("skipped: {tensor} ({reason})");
+    }
+    let biased = |planned: &&PlannedWeight| planned.weight.name.ends_with("_proj.bias");
+    let biases = conversion.weights.iter().filter(biased).count();
+    if biases > 0 && conversion.model.architecture == "llama" {
+        eprintln!(
+            "note: {biases} biases are kept as records; WebLLM's Llama library does not read them"
+        );
+    }
+}
+
+fn print_plan(conversion: &Conversion<'_>, shards: &[ShardPlan], sidecars: &[Sidecar]) {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["record", "dtype", "shape", "bytes", "shard", "scheme", "from"]);
+    let mut record = 0;
+    for PlannedWeight { weight, storage } in &conversion.weights {
+        let scheme = match storage {
+            Storage::Grouped { .. } => conversion.scheme.name,
+            Storage::Plain(_) => "-",
+        };
+        for spec in storage.records() {
+            let shard =
+                shards.iter().position(|shard| shard.records.iter().any(|(i, _)| *i == record));
+            table.add_row([
+                spec.name.clone(),
+                spec.dtype.to_string(),
+                format!("{:?}", spec.shape),
+                spec.stored_bytes().to_string(),
+                shard.map_or_else(String::new, |shard| shard.to_string()),
+                scheme.to_owned(),
+                weight.recipe.to_string(),
+            ]);
+            record += 1;
+        }
+    }
+    for column in [3, 4] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    println!("{}", table.trim_fmt());
+    for Sidecar { path, bytes } in sidecars {
+        println!("file {path}: {} bytes", bytes.len());
+    }
+    let weights: u64 = shards.iter().map(|shard| shard.bytes).sum();
+    println!(
+        "{record} records, {weights} bytes ({}) in {} shards, from {} bytes ({}) of checkpoint",
+        HumanBytes(weights),
+        shards.len(),
+        conversion.source_bytes(),
+        HumanBytes(conversion.source_bytes()),
+    );
+}
+
+fn print_written(output: &Path, written: &Written, json: bool) {
+    let Written { files, bytes, sha256 } = written;
+    if json {
+        println!(
+            "{}",
+            json!({ "output": output, "files": files, "bytes": bytes, "sha256": sha256 })
+        );
+    } else {
+        println!(
+            "{}: {files} files, {bytes} bytes ({}), sha256 {sha256}",
+            output.display(),
+            HumanBytes(*bytes)
+        );
+    }
+}

@@ -1,0 +1,43 @@
+//! Errors as people read them: what, where, why, then a hint.
+
+use std::error::Error;
+
+use packlight_convert::ConvertError;
+use packlight_pack::PackError;
+
+/// An error of the command line itself, with its hint.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Hinted {
+    pub(crate) message: String,
+    pub(crate) hint: String,
+}
+
+impl Hinted {
+    pub(crate) fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: hint.into() }
+    }
+}
+
+/// Prints an error, its causes and what to do about it.
+pub(crate) fn print(error: &anyhow::Error) {
+    let mut said = error.to_string();
+    eprintln!("error: {said}");
+    for cause in error.chain().skip(1) {
+        let text = cause.to_string();
+        // Transparent wrappers repeat their cause; say everything once.
+        if !said.contains(&text) {
+            eprintln!("  caused by: {text}");
+            said = text;
+        }
+    }
+    if let Some(hint) = error.chain().find_map(hint) {
+        eprintln!("hint: {hint}");
+    }
+}
+
+fn hint(error: &(dyn Error + 'static)) -> Option<String> {
+    None.or_else(|| error.downcast_ref::<Hinted>().map(|error| error.hint.clone()))
+        .or_else(|| error.downcast_ref::<ConvertError>().and_then(ConvertError::hint))
+        .or_else(|| error.downcast_ref::<PackError>().and_then(PackError::hint))
+}

@@ -1,0 +1,122 @@
+//! A conversion before its first byte: what will be written, from what, and everything that stands against it.
+
+use std::collections::HashMap;
+
+use packlight_formats::arch;
+use packlight_formats::dtype::Dtype;
+use packlight_formats::manifest::packlight::Provenance;
+use packlight_formats::model::{Model, Source, Weight};
+use packlight_formats::quant::{Codes, Scheme, Storage};
+use packlight_formats::record::RecordSpec;
+
+use crate::checkpoint::Checkpoint;
+use crate::error::{ConvertError, Fault};
+use crate::order::{counted_parameters, emission_order};
+
+/// A checkpoint that is known to fit its description.
+#[derive(Debug)]
+pub struct Conversion<'a> {
+    pub(crate) checkpoint: &'a Checkpoint,
+    pub model: Model,
+    pub scheme: &'static Scheme,
+    pub codes: &'static Codes,
+    /// In the order in which they are emitted.
+    pub weights: Vec<PlannedWeight>,
+    /// Tensors that are left out on purpose, and why.
+    pub skipped: Vec<(String, &'static str)>,
+    /// The parameter count behind MLC's `BitsPerParam`.
+    pub counted_parameters: u64,
+}
+
+/// A weight and the records that it becomes.
+#[derive(Debug)]
+pub struct PlannedWeight {
+    pub weight: Weight,
+    pub storage: Storage,
+}
+
+impl<'a> Conversion<'a> {
+    /// Describes the checkpoint's model and checks every tensor against it, listing all faults at once.
+    pub fn plan(
+        checkpoint: &'a Checkpoint,
+        scheme: &'static Scheme,
+        codes: &'static Codes,
+    ) -> Result<Self, ConvertError> {
+        let model = arch::describe(checkpoint.config())?;
+        let weights = model.weights();
+        let (skipped, faults) = check(&model, &weights, checkpoint);
+        if !faults.is_empty() {
+            return Err(ConvertError::Faults(faults));
+        }
+        let order = emission_order(&weights, checkpoint);
+        let emitted: Vec<&Weight> = order.iter().map(|&i| weights[i]).collect();
+        let counted_parameters = counted_parameters(&emitted, checkpoint);
+        let planned = emitted.iter().map(|&weight| PlannedWeight {
+            weight: weight.clone(),
+            storage: scheme.storage(weight),
+        });
+        let weights = planned.collect();
+        Ok(Self { checkpoint, model, scheme, codes, weights, skipped, counted_parameters })
+    }
+
+    /// Every record in the order in which it is written.
+    pub fn records(&self) -> Vec<RecordSpec> {
+        self.weights.iter().flat_map(|weight| weight.storage.records().cloned()).collect()
+    }
+
+    /// What packlight.json says of the source.
+    pub fn provenance(&self) -> Provenance {
+        self.checkpoint.provenance()
+    }
+
+    /// Bytes of the tensors that are read.
+    pub fn source_bytes(&self) -> u64 {
+        let sources = self.weights.iter().flat_map(|planned| planned.weight.recipe.sources());
+        sources
+            .filter_map(|source| self.checkpoint.tensor(&source.tensor))
+            .map(|(_, t)| t.span.end - t.span.start)
+            .sum()
+    }
+}
+
+type Skipped = Vec<(String, &'static str)>;
+
+fn check(model: &Model, weights: &[&Weight], checkpoint: &Checkpoint) -> (Skipped, Vec<Fault>) {
+    let mut needed: HashMap<&str, (&Source, &Weight)> = HashMap::new();
+    let mut faults = Vec::new();
+    for weight in weights {
+        for source in weight.recipe.sources() {
+            needed.insert(&source.tensor, (source, weight));
+            if checkpoint.tensor(&source.tensor).is_none() {
+                faults.push(Fault::Missing {
+                    tensor: source.tensor.clone(),
+                    weight: weight.name.clone(),
+                });
+            }
+        }
+    }
+    let mut skipped = Vec::new();
+    for tensor_name in checkpoint.order() {
+        let Some((file, tensor)) = checkpoint.tensor(tensor_name) else { continue };
+        let (name, file) = (|| tensor.name.clone(), || checkpoint.files()[file].name.clone());
+        let Some((source, _)) = needed.get(tensor_name.as_str()) else {
+            match arch::skip_reason(model, tensor_name) {
+                Some(reason) => skipped.push((name(), reason)),
+                None => faults.push(Fault::Extra { tensor: name(), file: file() }),
+            }
+            continue;
+        };
+        if tensor.shape != source.shape {
+            let (found, expected) = (tensor.shape.clone(), source.shape.clone());
+            faults.push(Fault::WrongShape { tensor: name(), file: file(), found, expected });
+        }
+        if Dtype::from_safetensors(tensor.dtype).is_none() {
+            faults.push(Fault::WrongDtype {
+                tensor: name(),
+                file: file(),
+                dtype: format!("{:?}", tensor.dtype),
+            });
+        }
+    }
+    (skipped, faults)
+}

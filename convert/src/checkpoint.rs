@@ -1,0 +1,252 @@
+//! A Hugging Face checkpoint: config.json and one or more safetensors files, mapped, of which only headers are read.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use packlight_formats::digest::sha256;
+use packlight_formats::manifest::packlight::{Provenance, SourceFile};
+use packlight_formats::safetensors::{TensorInfo, parse_header, parse_index};
+use serde_json::Value;
+
+use crate::error::{ConvertError, Fault};
+use crate::map::Map;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// An open checkpoint.
+#[derive(Debug)]
+pub struct Checkpoint {
+    folder: PathBuf,
+    config: Value,
+    config_sha256: String,
+    files: Vec<WeightFile>,
+    /// Where each tensor is: file, and position in its list.
+    places: HashMap<String, (usize, usize)>,
+    /// Tensor names in the order of the index, or of the bytes of a single file.
+    order: Vec<String>,
+}
+
+/// One safetensors file.
+#[derive(Debug)]
+pub struct WeightFile {
+    /// Its name in the folder.
+    pub name: String,
+    /// In the order of their bytes.
+    pub tensors: Vec<TensorInfo>,
+    header_bytes: usize,
+    map: Map,
+}
+
+impl Checkpoint {
+    /// Opens a folder: parses its config and every header, and lists whatever is wrong with the files.
+    pub fn open(folder: &Path) -> Result<Self, ConvertError> {
+        refuse_other_kinds(folder)?;
+        let config_bytes = fs_err::read(folder.join("config.json"))?;
+        let config = parse_json(&folder.join("config.json"), &config_bytes)?;
+        let index = read_index(folder)?;
+
+        let mut faults = Vec::new();
+        let names: BTreeSet<&str> = match &index {
+            Some(index) => index.iter().map(|(_, file)| file.as_str()).collect(),
+            None => BTreeSet::from([SINGLE]),
+        };
+        let mut files = Vec::new();
+        for name in names {
+            match open_file(folder, name) {
+                Ok(file) => files.push(file),
+                Err(Opening::Fault(fault)) => faults.push(fault),
+                Err(Opening::Io(error)) => return Err(error.into()),
+            }
+        }
+        let mut places = HashMap::new();
+        for (f, file) in files.iter().enumerate() {
+            places.extend(
+                file.tensors.iter().enumerate().map(|(t, tensor)| (tensor.name.clone(), (f, t))),
+            );
+        }
+        let order = match index {
+            Some(index) => {
+                compare_index(&index, &files, &mut faults);
+                by_first_file(index)
+            }
+            None => files
+                .iter()
+                .flat_map(|file| file.tensors.iter().map(|tensor| tensor.name.clone()))
+                .collect(),
+        };
+        if !faults.is_empty() {
+            return Err(ConvertError::Faults(faults));
+        }
+        let config_sha256 = sha256(&config_bytes);
+        Ok(Self { folder: folder.into(), config, config_sha256, files, places, order })
+    }
+
+    /// The folder it was opened from.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// config.json.
+    pub fn config(&self) -> &Value {
+        &self.config
+    }
+
+    /// Its weight files, by name.
+    pub fn files(&self) -> &[WeightFile] {
+        &self.files
+    }
+
+    /// A JSON file beside the weights, `None` where there is none.
+    pub fn json(&self, name: &str) -> Result<Option<Value>, ConvertError> {
+        let path = self.folder.join(name);
+        if !path.is_file() {
+            return Ok(None);
+        }
+        parse_json(&path, &fs_err::read(&path)?).map(Some)
+    }
+
+    /// Tensor names in MLC's loading order.
+    pub(crate) fn order(&self) -> &[String] {
+        &self.order
+    }
+
+    /// A tensor and the index of its file.
+    pub(crate) fn tensor(&self, name: &str) -> Option<(usize, &TensorInfo)> {
+        let &(file, tensor) = self.places.get(name)?;
+        Some((file, &self.files[file].tensors[tensor]))
+    }
+
+    /// What packlight.json says of the source.
+    pub fn provenance(&self) -> Provenance {
+        let file = |file: &WeightFile| SourceFile {
+            path: file.name.clone(),
+            bytes: file.map.bytes().len() as u64,
+            header_sha256: sha256(&file.map.bytes()[..file.header_bytes]),
+        };
+        Provenance {
+            tensors: self.places.len() as u64,
+            bytes: self.files.iter().map(|file| file.map.bytes().len() as u64).sum(),
+            config_sha256: self.config_sha256.clone(),
+            files: self.files.iter().map(file).collect(),
+        }
+    }
+}
+
+impl WeightFile {
+    /// The bytes of a tensor; its span was checked against the file when the header was parsed.
+    pub(crate) fn bytes(&self, tensor: &TensorInfo) -> &[u8] {
+        let span = usize::try_from(tensor.span.start).unwrap_or(usize::MAX)
+            ..usize::try_from(tensor.span.end).unwrap_or(usize::MAX);
+        self.map.bytes().get(span).unwrap_or_default()
+    }
+
+    pub(crate) fn release(&self, span: std::ops::Range<u64>) {
+        self.map.release(span);
+    }
+}
+
+/// Says what a folder (or file) is that looks like something else people have.
+fn refuse_other_kinds(folder: &Path) -> Result<(), ConvertError> {
+    let is_gguf = |path: &Path| {
+        path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+    };
+    if !folder.is_dir() {
+        let refuse = if is_gguf(folder) { ConvertError::Gguf } else { ConvertError::NotAFolder };
+        return Err(refuse(folder.into()));
+    }
+    if folder.join(SINGLE).is_file() || folder.join(INDEX).is_file() {
+        let whole = folder.join("config.json").is_file();
+        return if whole { Ok(()) } else { Err(ConvertError::NoConfig(folder.into())) };
+    }
+    let mut names: Vec<PathBuf> =
+        fs_err::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+    names.sort();
+    if let Some(path) = names.iter().find(|path| is_gguf(path)) {
+        return Err(ConvertError::Gguf(path.clone()));
+    }
+    if folder.join("adapter_config.json").is_file() {
+        return Err(ConvertError::Lora(folder.into()));
+    }
+    let is_pickle = |path: &&PathBuf| {
+        path.extension()
+            .is_some_and(|extension| ["bin", "pt", "pth"].iter().any(|e| extension == *e))
+    };
+    let found = names.iter().find(is_pickle).and_then(|path| path.file_name()?.to_str());
+    if let Some(file) = found {
+        return Err(ConvertError::Pickle { folder: folder.into(), file: file.into() });
+    }
+    let whole = folder.join("config.json").is_file();
+    Err(if whole {
+        ConvertError::NoWeights(folder.into())
+    } else {
+        ConvertError::NoConfig(folder.into())
+    })
+}
+
+fn parse_json(path: &Path, bytes: &[u8]) -> Result<Value, ConvertError> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| ConvertError::BadJson { path: path.into(), reason: error.to_string() })
+}
+
+fn read_index(folder: &Path) -> Result<Option<Vec<(String, String)>>, ConvertError> {
+    if !folder.join(INDEX).is_file() {
+        return Ok(None);
+    }
+    let json = fs_err::read(folder.join(INDEX))?;
+    let index =
+        parse_index(INDEX, &json).map_err(|error| ConvertError::Faults(vec![error.into()]))?;
+    Ok(Some(index))
+}
+
+enum Opening {
+    Fault(Fault),
+    Io(std::io::Error),
+}
+
+fn open_file(folder: &Path, name: &str) -> Result<WeightFile, Opening> {
+    let path = folder.join(name);
+    if !path.is_file() {
+        return Err(Opening::Fault(Fault::MissingFile(name.into())));
+    }
+    let map = Map::open(&path).map_err(Opening::Io)?;
+    let (tensors, header_bytes) =
+        parse_header(name, map.bytes()).map_err(|error| Opening::Fault(error.into()))?;
+    Ok(WeightFile { name: name.into(), tensors, header_bytes, map })
+}
+
+/// The index and the headers must tell the same story.
+fn compare_index(index: &[(String, String)], files: &[WeightFile], faults: &mut Vec<Fault>) {
+    let indexed: HashMap<&str, &str> =
+        index.iter().map(|(tensor, file)| (tensor.as_str(), file.as_str())).collect();
+    let held: BTreeMap<&str, BTreeSet<&str>> = files
+        .iter()
+        .map(|file| {
+            (file.name.as_str(), file.tensors.iter().map(|tensor| tensor.name.as_str()).collect())
+        })
+        .collect();
+    for (tensor, file) in index {
+        // A file that is missing or broken has been reported as a whole.
+        if held.get(file.as_str()).is_some_and(|tensors| !tensors.contains(tensor.as_str())) {
+            faults.push(Fault::NotInFile { tensor: tensor.clone(), file: file.clone() });
+        }
+    }
+    for (file, tensors) in held {
+        let strangers = tensors.into_iter().filter(|tensor| indexed.get(tensor) != Some(&file));
+        faults.extend(
+            strangers.map(|tensor| Fault::NotInIndex { tensor: tensor.into(), file: file.into() }),
+        );
+    }
+}
+
+/// Tensors of the file that is named first, then of the next, each in the order of the index.
+fn by_first_file(index: Vec<(String, String)>) -> Vec<String> {
+    let mut rank = HashMap::new();
+    for (_, file) in &index {
+        let next = rank.len();
+        rank.entry(file.clone()).or_insert(next);
+    }
+    let mut order = index;
+    order.sort_by_key(|(_, file)| rank[file]);
+    order.into_iter().map(|(tensor, _)| tensor).collect()
+}

@@ -1,0 +1,70 @@
+//! What a client needs to run a bundle: computed from the description, never kept by hand.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::Model;
+use crate::quant::Scheme;
+use crate::record::RecordSpec;
+
+/// Context length that [`Requires::device_bytes`] is given for, unless the model's own is shorter.
+const USUAL_CONTEXT: u32 = 4096;
+/// WebGPU's default `maxStorageBufferBindingSize`: larger weights are cut into row pieces of at most this.
+const DEFAULT_BINDING: u64 = 128 << 20;
+/// Keys and values are kept in f32.
+const CACHE_BYTES: u64 = 4;
+
+/// The device a bundle needs. All sizes in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Requires {
+    /// All records as they are stored.
+    pub weight_bytes: u64,
+    /// The largest record.
+    pub largest_tensor: String,
+    /// Its size: the storage buffer binding needed by a client that cannot cut weights.
+    pub largest_tensor_bytes: u64,
+    /// The binding needed by a client that cuts weights into row pieces.
+    pub split_binding_bytes: u64,
+    /// Growth of the KV cache per token while no window is full.
+    pub kv_bytes_per_token: u64,
+    /// Whether `shader-f16` is needed.
+    pub shader_f16: bool,
+    /// The context length that `kv_bytes` and `device_bytes` are for.
+    pub context: u32,
+    /// The KV cache at that length; sliding layers count to their window.
+    pub kv_bytes: u64,
+    /// Weights and KV cache: what the device must hold, short of activations.
+    pub device_bytes: u64,
+}
+
+impl Requires {
+    /// Computes what a model stored under a scheme needs.
+    pub fn of(model: &Model, scheme: &Scheme) -> Self {
+        let storages = model.weights().into_iter().map(|weight| scheme.storage(weight));
+        let records: Vec<RecordSpec> =
+            storages.flat_map(|storage| storage.records().cloned().collect::<Vec<_>>()).collect();
+        let weight_bytes = records.iter().map(RecordSpec::stored_bytes).sum();
+        let largest = records.iter().max_by_key(|record| record.stored_bytes());
+        let largest_tensor_bytes = largest.map_or(0, RecordSpec::stored_bytes);
+        let context = model.context.min(USUAL_CONTEXT);
+        let kv = |tokens: u32| -> u64 {
+            let layers = model.layers.iter().map(|layer| &layer.attention);
+            let bytes = layers.map(|a| {
+                let kept = a.window.map_or(tokens, |window| window.min(tokens));
+                2 * u64::from(a.kv_heads) * u64::from(a.head_dim) * u64::from(kept) * CACHE_BYTES
+            });
+            bytes.sum()
+        };
+        Self {
+            weight_bytes,
+            largest_tensor: largest.map_or_else(String::new, |record| record.name.clone()),
+            largest_tensor_bytes,
+            split_binding_bytes: largest_tensor_bytes.min(DEFAULT_BINDING),
+            kv_bytes_per_token: kv(1),
+            shader_f16: false,
+            context,
+            kv_bytes: kv(context),
+            device_bytes: weight_bytes + kv(context),
+        }
+    }
+}

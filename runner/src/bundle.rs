@@ -1,0 +1,286 @@
+//! A bundle as the runner reads it: manifests first, then every shard once, chunk by verified chunk.
+
+use std::collections::BTreeMap;
+
+use packlight_formats::digest::sha256;
+use packlight_formats::manifest::ManifestError;
+use packlight_formats::manifest::packlight::{File, PACKLIGHT, Packlight};
+use packlight_formats::manifest::tensor_cache::{Shard, TENSOR_CACHE, TensorCache};
+use packlight_formats::model::Model;
+use packlight_formats::quant::Scheme;
+
+use crate::executor::WeightSink;
+use crate::source::{Source, SourceError};
+
+/// The longest piece that is handed on.
+const PIECE_BYTES: usize = 8 << 20;
+
+/// Why a bundle cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    #[error("there is no bundle: packlight.json is missing")]
+    NotABundle,
+    #[error("`{0}` is missing")]
+    Missing(String),
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    #[error("scheme `{0}` is not known")]
+    UnknownScheme(String),
+    #[error("the manifests disagree: {0}")]
+    Disagree(String),
+    #[error(
+        "`{file}` chunk {chunk} (bytes {start}..{end}) does not have the SHA-256 of the manifest"
+    )]
+    WrongChunk { file: String, chunk: usize, start: u64, end: u64 },
+}
+
+/// Whether hashes are compared while reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Every byte is hashed before it is used.
+    Nothing,
+    /// Bytes are used as they come (`--no-verify`).
+    Everything,
+}
+
+/// An open bundle: its manifests are read and agree with each other.
+#[derive(Debug)]
+pub struct Bundle<S> {
+    source: S,
+    trust: Trust,
+    manifest: Packlight,
+    sha256: String,
+    scheme: &'static Scheme,
+    shards: Vec<Shard>,
+}
+
+impl<S: Source> Bundle<S> {
+    /// Reads both manifests.
+    pub async fn open(source: S, trust: Trust) -> Result<Self, BundleError> {
+        let json = source.file(PACKLIGHT).await?.ok_or(BundleError::NotABundle)?;
+        let manifest = Packlight::parse(&json)?;
+        let scheme = Scheme::find(&manifest.scheme)
+            .ok_or_else(|| BundleError::UnknownScheme(manifest.scheme.clone()))?;
+        let mut bundle =
+            Self { source, trust, sha256: sha256(&json), scheme, shards: Vec::new(), manifest };
+        let cache = bundle
+            .file(TENSOR_CACHE)
+            .await?
+            .ok_or_else(|| BundleError::Missing(TENSOR_CACHE.into()))?;
+        bundle.shards = TensorCache::parse(&cache)?.records;
+        bundle.check()?;
+        Ok(bundle)
+    }
+
+    /// The shards are the manifest's files, and hold every record of the model and no other.
+    fn check(&self) -> Result<(), BundleError> {
+        let disagree = |reason: String| Err(BundleError::Disagree(reason));
+        for shard in &self.shards {
+            if self.manifest.file(&shard.data_path).is_none_or(|file| file.bytes != shard.nbytes) {
+                return disagree(format!(
+                    "`{}` is not in {PACKLIGHT} with {} bytes",
+                    shard.data_path, shard.nbytes
+                ));
+            }
+        }
+        let records = self.shards.iter().flat_map(|shard| &shard.records);
+        let mut held: BTreeMap<&str, _> =
+            records.map(|record| (record.name.as_str(), record.spec())).collect();
+        for weight in self.manifest.model.weights() {
+            for needed in self.scheme.storage(weight).records() {
+                if held.remove(needed.name.as_str()).as_ref() != Some(needed) {
+                    return disagree(format!(
+                        "{TENSOR_CACHE} does not hold `{}` as the model needs it",
+                        needed.name
+                    ));
+                }
+            }
+        }
+        match held.keys().next() {
+            Some(name) => {
+                disagree(format!("{TENSOR_CACHE} holds `{name}`, which the model does not use"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The description of its model.
+    pub fn model(&self) -> &Model {
+        &self.manifest.model
+    }
+
+    /// How its weights are stored.
+    pub fn scheme(&self) -> &'static Scheme {
+        self.scheme
+    }
+
+    /// Its own manifest.
+    pub fn manifest(&self) -> &Packlight {
+        &self.manifest
+    }
+
+    /// SHA-256 of `packlight.json`, which names every other byte.
+    pub fn sha256(&self) -> &str {
+        &self.sha256
+    }
+
+    /// A file beside the weights, checked against its hashes; `None` where the bundle has none of that name.
+    pub async fn file(&self, path: &str) -> Result<Option<Vec<u8>>, BundleError> {
+        let Some(file) = self.manifest.file(path) else { return Ok(None) };
+        let mut bytes = Vec::new();
+        for i in 0..file.sha256.len() {
+            bytes.extend(self.chunk(file, i).await?);
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Streams every record into `sink`; `progress` is told the bytes of each chunk.
+    pub async fn load<W, E>(&self, sink: &mut W, mut progress: impl FnMut(u64)) -> Result<(), E>
+    where
+        W: WeightSink,
+        E: From<BundleError> + From<W::Error>,
+    {
+        for shard in &self.shards {
+            let Some(file) = self.manifest.file(&shard.data_path) else { continue };
+            let mut cutter = Cutter::new(shard);
+            for i in 0..file.sha256.len() {
+                let bytes = self.chunk(file, i).await?;
+                cutter.push(&bytes, sink)?;
+                progress(bytes.len() as u64);
+            }
+        }
+        Ok(())
+    }
+
+    /// One chunk of a file, verified unless told not to.
+    async fn chunk(&self, file: &File, chunk: usize) -> Result<Vec<u8>, BundleError> {
+        let path = &file.path;
+        let Some((range, expected)) = file.chunks(self.manifest.chunk_bytes).nth(chunk) else {
+            return Ok(Vec::new());
+        };
+        let (start, end) = (range.start, range.end);
+        let bytes = self.source.range(path, range).await.map_err(|error| match error {
+            SourceError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                BundleError::Missing(path.clone())
+            }
+            error => error.into(),
+        })?;
+        if self.trust == Trust::Nothing && sha256(&bytes) != expected {
+            return Err(BundleError::WrongChunk { file: path.clone(), chunk, start, end });
+        }
+        Ok(bytes)
+    }
+}
+
+/// Cuts the chunks of a shard into pieces of its records.
+struct Cutter<'a> {
+    shard: &'a Shard,
+    /// Position in the shard.
+    at: u64,
+    /// The record being filled.
+    record: usize,
+    /// Bytes of it that were handed on.
+    done: u64,
+    /// Bytes of it that were not: fewer than four between pushes.
+    held: Vec<u8>,
+}
+
+impl<'a> Cutter<'a> {
+    fn new(shard: &'a Shard) -> Self {
+        Self { shard, at: 0, record: 0, done: 0, held: Vec::new() }
+    }
+
+    fn push<W: WeightSink>(&mut self, mut bytes: &[u8], sink: &mut W) -> Result<(), W::Error> {
+        while let Some(record) = self.shard.records.get(self.record) {
+            // Records may have gaps between them, but never overlap.
+            let received = self.done + self.held.len() as u64;
+            let gap = (record.byte_offset + received).saturating_sub(self.at);
+            let skip = usize::try_from(gap).unwrap_or(usize::MAX).min(bytes.len());
+            bytes = &bytes[skip..];
+            self.at += skip as u64;
+            let wanted =
+                usize::try_from(record.nbytes - received).unwrap_or(usize::MAX).min(bytes.len());
+            self.held.extend_from_slice(&bytes[..wanted]);
+            bytes = &bytes[wanted..];
+            self.at += wanted as u64;
+
+            let complete = received + wanted as u64 == record.nbytes;
+            let ready = if complete { self.held.len() } else { self.held.len() / 4 * 4 };
+            for piece in self.held[..ready].chunks(PIECE_BYTES) {
+                sink.write(&record.spec(), self.done, piece)?;
+                self.done += piece.len() as u64;
+            }
+            self.held.drain(..ready);
+            if !complete {
+                break;
+            }
+            self.record += 1;
+            self.done = 0;
+        }
+        // What follows the last record belongs to none.
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Folder;
+    use packlight_formats::manifest::tensor_cache::ShardRecord;
+    use packlight_formats::{Dtype, RecordSpec};
+
+    #[derive(Default)]
+    struct Collect(BTreeMap<String, Vec<u8>>);
+
+    impl WeightSink for Collect {
+        type Error = BundleError;
+
+        fn write(
+            &mut self,
+            record: &RecordSpec,
+            offset: u64,
+            bytes: &[u8],
+        ) -> Result<(), BundleError> {
+            let held = self.0.entry(record.name.clone()).or_default();
+            assert_eq!(held.len() as u64, offset);
+            assert_eq!(offset % 4, 0);
+            held.extend_from_slice(bytes);
+            Ok(())
+        }
+    }
+
+    /// Whatever the chunk size, each record gets its own bytes, in pieces at multiples of four, gaps left out.
+    #[test]
+    fn cuts_records_at_any_chunk_size() {
+        let record = |name: &str, halves: u64, offset| {
+            ShardRecord::new(&RecordSpec::new(name, Dtype::Float16, [halves]), offset)
+        };
+        let records = vec![record("a", 5, 0), record("b", 1, 10), record("c", 9, 16)];
+        let shard = Shard {
+            data_path: "s".into(),
+            format: String::new(),
+            nbytes: 40,
+            records,
+            md5: String::new(),
+        };
+        let bytes: Vec<u8> = (0..40).collect();
+        for size in 1..=40 {
+            let (mut cutter, mut sink) = (Cutter::new(&shard), Collect::default());
+            for chunk in bytes.chunks(size) {
+                cutter.push(chunk, &mut sink).expect("collects");
+            }
+            assert_eq!(sink.0["a"], bytes[0..10], "chunks of {size}");
+            assert_eq!(sink.0["b"], bytes[10..12], "chunks of {size}");
+            assert_eq!(sink.0["c"], bytes[16..34], "chunks of {size}");
+        }
+    }
+
+    #[test]
+    fn an_empty_folder_is_no_bundle() {
+        let opened = pollster::block_on(Bundle::open(Folder::new("/nonexistent"), Trust::Nothing));
+        assert!(matches!(opened, Err(BundleError::NotABundle)));
+    }
+}

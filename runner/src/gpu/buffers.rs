@@ -1,0 +1,150 @@
+//! Everything on the device but the weights, allocated once for the largest call.
+
+use super::arena::Arena;
+use super::device::Gpu;
+use crate::executor::{Capacity, Live};
+use crate::gpu::place::{Placed, Placement};
+use crate::kernels::{Call, Resource};
+use crate::plan::{Plan, SlotId};
+
+/// Activations, caches, inputs and results.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    /// The uniform `Live` of prelude.wgsl.
+    live: wgpu::Buffer,
+    /// The uniform `args` of every call, each at a multiple of `args_stride`.
+    args: wgpu::Buffer,
+    args_stride: u64,
+    /// `[chunk]` ids.
+    tokens: wgpu::Buffer,
+    /// `[1]` id.
+    token: wgpu::Buffer,
+    nothing: wgpu::Buffer,
+    /// `[chunk, width]` each.
+    slots: Vec<wgpu::Buffer>,
+    /// `[context, kv_heads, head_dim]` each.
+    keys: Vec<wgpu::Buffer>,
+    values: Vec<wgpu::Buffer>,
+    /// `[chunk, head_dim / 2]` pairs each.
+    turns: Vec<wgpu::Buffer>,
+}
+
+impl Buffers {
+    /// Allocates them, and writes the args of `calls`; call it inside of [`Gpu::scoped`].
+    pub(super) fn new(gpu: &Gpu, plan: &Plan, capacity: Capacity, calls: &[Call]) -> Self {
+        let create = |label: &str, bytes: u64, usage| {
+            gpu.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some(label),
+                size: bytes,
+                usage: usage | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            })
+        };
+        let (uniform, storage) = (wgpu::BufferUsages::UNIFORM, wgpu::BufferUsages::STORAGE);
+        let [context, chunk] = [capacity.context, capacity.chunk].map(u64::from);
+        let floats = |label: &str, rows: u64, width: u64| {
+            create(label, 4 * rows * width, storage | wgpu::BufferUsages::COPY_SRC)
+        };
+        let caches = |label: &str| {
+            let width = |heads, dim| u64::from(heads) * u64::from(dim);
+            let caches = plan.caches.iter();
+            caches
+                .map(|cache| floats(label, context, width(cache.kv_heads, cache.head_dim)))
+                .collect()
+        };
+        let longest = calls.iter().map(|call| 4 * call.args.len() as u64).max().unwrap_or(4);
+        let args_stride = longest.next_multiple_of(u64::from(gpu.caps().offset_alignment));
+        let buffers = Self {
+            live: create("live", 16, uniform),
+            args: create("args", args_stride * calls.len() as u64, uniform),
+            args_stride,
+            tokens: create("tokens", 4 * chunk, storage),
+            token: create("token", 4, storage | wgpu::BufferUsages::COPY_SRC),
+            nothing: create("nothing", 4, storage),
+            slots: (plan.slots.iter())
+                .map(|slot| floats(slot.name, chunk, slot.width.into()))
+                .collect(),
+            keys: caches("keys"),
+            values: caches("values"),
+            turns: (plan.ropes.iter())
+                .map(|rope| floats("turns", chunk, rope.head_dim.into()))
+                .collect(),
+        };
+        for (i, call) in (0..).zip(calls) {
+            let bytes = bytemuck::cast_slice(&call.args);
+            gpu.queue.write_buffer(&buffers.args, i * args_stride, bytes);
+        }
+        buffers
+    }
+
+    /// The bind group of call number `index`.
+    pub(super) fn bind(
+        &self,
+        gpu: &Gpu,
+        arena: &Arena,
+        placement: &Placement,
+        layout: &wgpu::BindGroupLayout,
+        (index, call): (u64, &Call),
+    ) -> wgpu::BindGroup {
+        let args = wgpu::BufferBinding {
+            buffer: &self.args,
+            offset: index * self.args_stride,
+            size: wgpu::BufferSize::new(4 * call.args.len() as u64),
+        };
+        let resource = |resource: &Resource| match *resource {
+            Resource::Slot(slot) => self.slots[slot.0].as_entire_buffer_binding(),
+            Resource::Codes(piece) => arena.binding(piece.codes),
+            Resource::Scales(piece) => arena.binding(piece.scales),
+            Resource::Vector(weight) => match &placement.weights[weight.0] {
+                Placed::Vector(region) => arena.binding(*region),
+                // Lowering makes this resource of vectors only.
+                Placed::Grouped { .. } => self.nothing.as_entire_buffer_binding(),
+            },
+            Resource::Keys(cache) => self.keys[cache.0].as_entire_buffer_binding(),
+            Resource::Values(cache) => self.values[cache.0].as_entire_buffer_binding(),
+            Resource::Turns(rope) => self.turns[rope.0].as_entire_buffer_binding(),
+            Resource::Tokens => self.tokens.as_entire_buffer_binding(),
+            Resource::Token => self.token.as_entire_buffer_binding(),
+            Resource::Nothing => self.nothing.as_entire_buffer_binding(),
+        };
+        let uniforms = [self.live.as_entire_buffer_binding(), args];
+        let bindings = uniforms.into_iter().chain(call.buffers.iter().map(resource));
+        let entries: Vec<_> = (0..)
+            .zip(bindings)
+            .map(|(binding, buffer)| wgpu::BindGroupEntry {
+                binding,
+                resource: wgpu::BindingResource::Buffer(buffer),
+            })
+            .collect();
+        let label = Some(call.kernel.name);
+        gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label,
+            layout,
+            entries: &entries,
+        })
+    }
+
+    /// Writes what changes from call to call. `turns` has the angles of each rope.
+    pub(super) fn write_inputs(
+        &self,
+        queue: &wgpu::Queue,
+        live: Live,
+        tokens: &[u32],
+        turns: &[Vec<f32>],
+    ) {
+        let lengths = [live.tokens, live.past, live.outputs];
+        queue.write_buffer(&self.live, 0, bytemuck::cast_slice(&lengths));
+        queue.write_buffer(&self.tokens, 0, bytemuck::cast_slice(tokens));
+        for (buffer, turns) in self.turns.iter().zip(turns) {
+            queue.write_buffer(buffer, 0, bytemuck::cast_slice(turns));
+        }
+    }
+
+    pub(super) fn slot(&self, slot: SlotId) -> &wgpu::Buffer {
+        &self.slots[slot.0]
+    }
+
+    pub(super) fn token(&self) -> &wgpu::Buffer {
+        &self.token
+    }
+}

@@ -1,0 +1,208 @@
+//! Runs a plan: buffers, pipelines and bind groups are made once, dispatches follow the live lengths of each call.
+
+use packlight_formats::RecordSpec;
+
+use super::arena::Arena;
+use super::buffers::Buffers;
+use super::device::Gpu;
+use super::error::GpuError;
+use super::pipelines::Pipelines;
+use super::place::{Placement, check_capacity};
+use super::readback::Readback;
+use crate::executor::{Capacity, Live, Output, Want, WeightSink};
+use crate::kernels::{self, Call, Work};
+use crate::plan::{Plan, SlotId};
+
+/// A plan on a device. Write its weights through [`WeightSink`], then [`finish`](Self::finish), then
+/// [`forward`](Self::forward).
+#[derive(Debug)]
+pub struct GpuExecutor {
+    gpu: Gpu,
+    capacity: Capacity,
+    vocab: u32,
+    logits: SlotId,
+    logits_width: u64,
+    /// Inverse frequencies of each rope.
+    ropes: Vec<Vec<f32>>,
+    arena: Arena,
+    loaded: bool,
+    buffers: Buffers,
+    dispatches: Vec<Dispatch>,
+    argmax: Dispatch,
+    pipelines: Pipelines,
+    readback: Readback,
+}
+
+/// A call, ready to be encoded.
+#[derive(Debug)]
+struct Dispatch {
+    place: String,
+    work: Work,
+    pipeline: wgpu::ComputePipeline,
+    bind_group: wgpu::BindGroup,
+}
+
+impl GpuExecutor {
+    /// Checks that the plan and the capacity fit the device, then allocates everything, weights included.
+    pub async fn new(gpu: &Gpu, plan: &Plan, capacity: Capacity) -> Result<Self, GpuError> {
+        check_capacity(plan, &gpu.caps(), capacity)?;
+        let placement = Placement::new(plan, &gpu.caps())?;
+        Self::placed(gpu, plan, capacity, &placement).await
+    }
+
+    /// The same with a placement that is already made.
+    pub(super) async fn placed(
+        gpu: &Gpu,
+        plan: &Plan,
+        capacity: Capacity,
+        placement: &Placement,
+    ) -> Result<Self, GpuError> {
+        let mut calls = kernels::lower(plan, placement, &gpu.caps())?;
+        calls.push(kernels::argmax(plan, placement, &gpu.caps())?);
+
+        let arena = gpu.scoped("allocating weights", || Arena::new(gpu, plan, placement)).await?;
+        let buffers = gpu
+            .scoped("allocating activations and the KV cache", || {
+                Buffers::new(gpu, plan, capacity, &calls)
+            })
+            .await?;
+        let mut pipelines = Pipelines::default();
+        let mut dispatches = gpu
+            .scoped("making pipelines", || {
+                let dispatch = |(index, call): (u64, &Call)| {
+                    let pipeline = pipelines.get(gpu, call);
+                    let layout = &pipeline.layout;
+                    Dispatch {
+                        place: call.place.clone(),
+                        work: call.work.clone(),
+                        pipeline: pipeline.compute.clone(),
+                        bind_group: buffers.bind(gpu, &arena, placement, layout, (index, call)),
+                    }
+                };
+                (0..).zip(&calls).map(dispatch).collect::<Vec<_>>()
+            })
+            .await?;
+        // `calls` ended with it.
+        let argmax = dispatches.remove(dispatches.len() - 1);
+        Ok(Self {
+            gpu: gpu.clone(),
+            capacity,
+            vocab: plan.vocab(),
+            logits: plan.logits,
+            logits_width: plan.slot(plan.logits).width.into(),
+            ropes: plan.ropes.iter().map(packlight_formats::rope::Rope::inv_freq).collect(),
+            arena,
+            loaded: false,
+            buffers,
+            dispatches,
+            argmax,
+            pipelines,
+            readback: Readback::default(),
+        })
+    }
+
+    /// Checks that every record was written whole. Nothing runs before.
+    pub fn finish(&mut self) -> Result<(), GpuError> {
+        self.arena.finish()?;
+        self.gpu.check("uploading weights")?;
+        self.loaded = true;
+        Ok(())
+    }
+
+    /// What buffers were allocated for.
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// How many pipelines were compiled.
+    pub fn pipelines(&self) -> usize {
+        self.pipelines.count()
+    }
+
+    /// Runs the plan over `tokens`, which stand at positions `past..`, and leaves their keys and values in the cache.
+    pub async fn forward(
+        &mut self,
+        tokens: &[u32],
+        past: u32,
+        want: Want,
+    ) -> Result<Output, GpuError> {
+        let live = self.live(tokens, past, want)?;
+        let turns: Vec<_> = self.ropes.iter().map(|inv_freq| turns(inv_freq, live)).collect();
+        self.buffers.write_inputs(&self.gpu.queue, live, tokens, &turns);
+        match want {
+            Want::Nothing => {
+                self.run(live, None)?;
+                Ok(Output::Nothing)
+            }
+            Want::Argmax => {
+                let result = self.readback.take(&self.gpu, 4);
+                self.run(live, Some((self.buffers.token(), &result, 4)))?;
+                let token = self.readback.read(&self.gpu, result, 4).await?;
+                Ok(token.first().map_or(Output::Nothing, |&token| Output::Token(token)))
+            }
+            Want::LastLogits | Want::AllLogits => {
+                let bytes = 4 * u64::from(live.outputs) * self.logits_width;
+                let result = self.readback.take(&self.gpu, bytes);
+                self.run(live, Some((self.buffers.slot(self.logits), &result, bytes)))?;
+                Ok(Output::Logits(self.readback.read(&self.gpu, result, bytes).await?))
+            }
+        }
+    }
+
+    /// The lengths of a call, or why it cannot be made.
+    fn live(&self, tokens: &[u32], past: u32, want: Want) -> Result<Live, GpuError> {
+        if !self.loaded {
+            return Err(GpuError::NotLoaded);
+        }
+        let live = self.capacity.live(tokens, past, want, self.vocab)?;
+        Ok(match want {
+            // Without outputs the head, which reads more weights than any layer, has nothing to do.
+            Want::Nothing => Live { outputs: 0, ..live },
+            _ => live,
+        })
+    }
+
+    /// Encodes and submits one pass, and the copy `(from, to, bytes)` of what is wanted from it.
+    fn run(
+        &self,
+        live: Live,
+        copy: Option<(&wgpu::Buffer, &wgpu::Buffer, u64)>,
+    ) -> Result<(), GpuError> {
+        const DOING: &str = "running the model";
+        let descriptor = wgpu::CommandEncoderDescriptor { label: Some("forward") };
+        let mut encoder = self.gpu.device.create_command_encoder(&descriptor);
+        {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            let wants_token = copy.is_some_and(|(from, ..)| from == self.buffers.token());
+            for dispatch in self.dispatches.iter().chain(wants_token.then_some(&self.argmax)) {
+                let Some(groups) = dispatch.work.workgroups(live) else { continue };
+                let [x, y] = kernels::fold(groups, self.gpu.caps().groups_per_dimension)
+                    .map_err(|source| GpuError::Grid { place: dispatch.place.clone(), source })?;
+                pass.set_pipeline(&dispatch.pipeline);
+                pass.set_bind_group(0, &dispatch.bind_group, &[]);
+                pass.dispatch_workgroups(x, y, 1);
+            }
+        }
+        if let Some((from, to, bytes)) = copy {
+            encoder.copy_buffer_to_buffer(from, 0, to, 0, bytes);
+        }
+        self.gpu.queue.submit([encoder.finish()]);
+        self.gpu.check(DOING)
+    }
+}
+
+impl WeightSink for GpuExecutor {
+    type Error = GpuError;
+
+    fn write(&mut self, record: &RecordSpec, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
+        self.arena.write(&self.gpu, record, offset, bytes)
+    }
+}
+
+/// `[tokens, head_dim / 2]` cosines and sines. The angle is rounded to f32 first, as transformers does.
+fn turns(inv_freq: &[f32], live: Live) -> Vec<f32> {
+    let positions = live.past..live.past + live.tokens;
+    let angles =
+        positions.flat_map(|position| inv_freq.iter().map(move |freq| position as f32 * freq));
+    angles.flat_map(|angle| [angle.cos(), angle.sin()]).collect()
+}

@@ -1,0 +1,19 @@
+//! The plan on WebGPU. All wgpu code lives here; what the kernels compute is in [`crate::kernels`].
+
+mod arena;
+mod buffers;
+mod caps;
+mod device;
+mod error;
+mod executor;
+mod pipelines;
+mod place;
+mod readback;
+#[cfg(test)]
+mod tests;
+
+pub use caps::Caps;
+pub use device::{Adapter, Gpu, adapters};
+pub use error::{CapacityError, GpuError, PlanError, UploadError};
+pub use executor::GpuExecutor;
+pub use place::{Piece, Placed, Placement, Region, largest_capacity};

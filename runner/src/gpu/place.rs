@@ -1,0 +1,304 @@
+//! Where a plan's weights go: device limits become buffers, and a weight too large for one binding is cut into rows.
+//!
+//! Pure arithmetic, so that the limits of any device can be tested on none.
+
+use std::collections::BTreeMap;
+
+use packlight_formats::quant::{Grouped, Storage};
+use packlight_formats::{Dtype, RecordSpec};
+
+use super::caps::Caps;
+use super::error::{CapacityError, PlanError};
+use crate::executor::Capacity;
+use crate::plan::{Plan, PlanWeight};
+
+/// The most a weight buffer gets, even where the device allows more: one huge allocation fails where several succeed.
+const BUFFER_BYTES: u64 = 256 << 20;
+
+/// A run of bytes in one of the weight buffers, bindable as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Index into [`Placement::buffers`].
+    pub buffer: usize,
+    pub offset: u64,
+    /// A multiple of four.
+    pub bytes: u64,
+}
+
+/// Consecutive rows of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub first_row: u32,
+    pub rows: u32,
+    /// `[rows, words of a row]`.
+    pub codes: Region,
+    /// `[rows, groups of a row]` f16.
+    pub scales: Region,
+}
+
+/// Where a weight is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placed {
+    Grouped {
+        layout: Grouped,
+        pieces: Vec<Piece>,
+    },
+    /// f32 values, whatever the record's type.
+    Vector(Region),
+}
+
+/// Where everything is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// In the order of [`Plan::weights`].
+    pub weights: Vec<Placed>,
+    /// Bytes of each weight buffer.
+    pub buffers: Vec<u64>,
+}
+
+impl Placement {
+    /// Places the weights of a plan.
+    pub fn new(plan: &Plan, caps: &Caps) -> Result<Self, PlanError> {
+        let mut placer = Placer { caps, buffers: Vec::new() };
+        let mut weights: Vec<Placed> = Vec::with_capacity(plan.weights.len());
+        let mut seen = BTreeMap::new();
+        for (i, weight) in plan.weights.iter().enumerate() {
+            // A weight that two steps name is stored once.
+            let placed = match seen.insert(&weight.name, i) {
+                Some(earlier) => weights[earlier].clone(),
+                None => placer.weight(weight)?,
+            };
+            weights.push(placed);
+        }
+        Ok(Self { weights, buffers: placer.buffers })
+    }
+}
+
+struct Placer<'a> {
+    caps: &'a Caps,
+    buffers: Vec<u64>,
+}
+
+impl Placer<'_> {
+    fn weight(&mut self, weight: &PlanWeight) -> Result<Placed, PlanError> {
+        match &weight.storage {
+            Storage::Grouped { layout, q_scale, .. } => {
+                if q_scale.dtype != Dtype::Float16 {
+                    let why = format!("its scales are {}, not float16", q_scale.dtype);
+                    return Err(PlanError::Weight { weight: weight.name.clone(), why });
+                }
+                self.grouped(weight, *layout)
+            }
+            Storage::Plain(record) => self.vector(weight, record),
+        }
+    }
+
+    fn grouped(&mut self, weight: &PlanWeight, layout: Grouped) -> Result<Placed, PlanError> {
+        let columns = u64::from(weight.columns);
+        let code_bytes = layout.words_per_row(columns) * 4;
+        let scale_bytes = layout.groups_per_row(columns) * 2;
+        let limit = self.limit();
+        let mut pieces = Vec::new();
+        for (first_row, rows) in cut_rows(weight.rows, code_bytes.max(scale_bytes), limit)
+            .ok_or_else(|| {
+                let bytes = code_bytes.saturating_mul(2);
+                PlanError::Row { weight: weight.name.clone(), bytes, limit }
+            })?
+        {
+            let codes = self.region(u64::from(rows) * code_bytes);
+            let scales = self.region((u64::from(rows) * scale_bytes).next_multiple_of(4));
+            pieces.push(Piece { first_row, rows, codes, scales });
+        }
+        Ok(Placed::Grouped { layout, pieces })
+    }
+
+    fn vector(&mut self, weight: &PlanWeight, record: &RecordSpec) -> Result<Placed, PlanError> {
+        let wrong = |why: String| Err(PlanError::Weight { weight: weight.name.clone(), why });
+        if weight.columns != 1 {
+            return wrong("a matrix that is not quantised has no kernel yet".into());
+        }
+        if record.dtype == Dtype::Uint32 {
+            return wrong("a vector cannot be uint32".into());
+        }
+        let bytes = u64::from(weight.rows) * 4;
+        if bytes > self.limit() {
+            return wrong(format!("{bytes} bytes are larger than a binding"));
+        }
+        Ok(Placed::Vector(self.region(bytes)))
+    }
+
+    fn limit(&self) -> u64 {
+        self.caps.binding_bytes.min(self.buffer_limit())
+    }
+
+    fn buffer_limit(&self) -> u64 {
+        self.caps.buffer_bytes.min(BUFFER_BYTES)
+    }
+
+    /// The next free bytes, in a new buffer where the last one has no room.
+    fn region(&mut self, bytes: u64) -> Region {
+        let limit = self.buffer_limit();
+        let alignment = u64::from(self.caps.offset_alignment);
+        let offset = self.buffers.last().map(|used| used.next_multiple_of(alignment));
+        match (offset, self.buffers.last_mut()) {
+            (Some(offset), Some(used)) if offset + bytes <= limit => {
+                *used = offset + bytes;
+                Region { buffer: self.buffers.len() - 1, offset, bytes }
+            }
+            _ => {
+                self.buffers.push(bytes);
+                Region { buffer: self.buffers.len() - 1, offset: 0, bytes }
+            }
+        }
+    }
+}
+
+/// Cuts rows into `(first, count)` of at most `limit` bytes each; `None` where even two rows are larger.
+///
+/// All but the last piece have an even number of rows, so that two-byte scales split at a whole word.
+fn cut_rows(rows: u32, row_bytes: u64, limit: u64) -> Option<Vec<(u32, u32)>> {
+    let whole = u64::from(rows).saturating_mul(row_bytes) <= limit;
+    let fit = limit / row_bytes.max(1) / 2 * 2;
+    let most = if whole { rows } else { u32::try_from(fit).unwrap_or(u32::MAX - 1) };
+    if most == 0 {
+        return None;
+    }
+    let firsts = (0..rows).step_by(most as usize);
+    Some(firsts.map(|first| (first, most.min(rows - first))).collect())
+}
+
+/// The largest context and chunk whose buffers the device can bind; other limits (memory, training) are not its matter.
+pub fn largest_capacity(plan: &Plan, caps: &Caps) -> Capacity {
+    let limit = caps.binding_bytes.min(caps.buffer_bytes);
+    let rows = |width: u64| u32::try_from(limit / (4 * width.max(1))).unwrap_or(u32::MAX);
+    let caches = plan.caches.iter().map(|c| u64::from(c.kv_heads) * u64::from(c.head_dim));
+    let slots = plan.slots.iter().map(|slot| u64::from(slot.width));
+    // Angles are a pair for half of a head's width.
+    let ropes = plan.ropes.iter().map(|rope| u64::from(rope.head_dim));
+    Capacity {
+        context: caches.map(rows).min().unwrap_or(u32::MAX),
+        chunk: slots.chain(ropes).map(rows).min().unwrap_or(u32::MAX),
+    }
+}
+
+/// Whether buffers of this capacity can be bound.
+pub(super) fn check_capacity(
+    plan: &Plan,
+    caps: &Caps,
+    capacity: Capacity,
+) -> Result<(), CapacityError> {
+    let Capacity { context, chunk } = capacity;
+    let limit = caps.binding_bytes.min(caps.buffer_bytes);
+    let fits = largest_capacity(plan, caps);
+    if context == 0 || chunk == 0 {
+        Err(CapacityError::Empty { context, chunk })
+    } else if context > fits.context {
+        Err(CapacityError::Context { context, fits: fits.context, limit })
+    } else if chunk > fits.chunk {
+        Err(CapacityError::Chunk { chunk, fits: fits.chunk, limit })
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Cache, SlotId};
+
+    const MIB: u64 = 1 << 20;
+
+    fn plan(weights: &[(&str, u32, u32)]) -> Plan {
+        let layout = Grouped { bits: 4, group: 32 };
+        let weights = weights.iter().map(|&(name, rows, columns)| {
+            let (height, width) = (u64::from(rows), u64::from(columns));
+            PlanWeight {
+                name: name.into(),
+                rows,
+                columns,
+                storage: Storage::Grouped {
+                    layout,
+                    q_weight: RecordSpec::new(
+                        format!("{name}.q_weight"),
+                        Dtype::Uint32,
+                        [height, layout.words_per_row(width)],
+                    ),
+                    q_scale: RecordSpec::new(
+                        format!("{name}.q_scale"),
+                        Dtype::Float16,
+                        [height, layout.groups_per_row(width)],
+                    ),
+                },
+            }
+        });
+        Plan {
+            slots: Vec::new(),
+            weights: weights.collect(),
+            caches: Vec::new(),
+            ropes: Vec::new(),
+            steps: Vec::new(),
+            logits: SlotId(0),
+        }
+    }
+
+    #[test]
+    fn pieces_cover_every_row_within_the_limits() {
+        // Rows of 128 KiB just below, at and above the limit, an odd row of 68 bytes, and a table of 1,120 MiB.
+        let shapes =
+            [(1023, 262_144), (1024, 262_144), (1025, 262_144), (4_000_001, 130), (262_144, 8960)];
+        for (rows, columns) in shapes {
+            let caps = Caps::floor();
+            let placement = Placement::new(&plan(&[("w", rows, columns)]), &caps).expect("places");
+            let Placed::Grouped { layout, pieces } = &placement.weights[0] else {
+                panic!("grouped")
+            };
+            let whole = layout.words_per_row(columns.into()) * 4 * u64::from(rows) <= 128 * MIB;
+            assert_eq!(pieces.len() == 1, whole, "{rows} x {columns}");
+            let mut next = 0;
+            for piece in pieces {
+                assert_eq!(piece.first_row, next);
+                next += piece.rows;
+                assert!(piece.first_row.is_multiple_of(2));
+                for region in [piece.codes, piece.scales] {
+                    assert!(region.offset.is_multiple_of(256) && region.bytes.is_multiple_of(4));
+                    assert!(region.bytes <= caps.binding_bytes);
+                    assert!(region.offset + region.bytes <= placement.buffers[region.buffer]);
+                }
+            }
+            assert_eq!(next, rows);
+            assert!(placement.buffers.iter().all(|&bytes| bytes <= caps.buffer_bytes));
+        }
+    }
+
+    #[test]
+    fn regions_do_not_overlap_and_shared_weights_are_stored_once() {
+        let weights = [("a", 3, 33), ("b", 1, 20), ("a", 3, 33)];
+        let placement = Placement::new(&plan(&weights), &Caps::floor()).expect("places");
+        assert_eq!(placement.weights[0], placement.weights[2]);
+        let mut regions = Vec::new();
+        for placed in &placement.weights[..2] {
+            let Placed::Grouped { pieces, .. } = placed else { panic!("grouped") };
+            regions.extend(pieces.iter().flat_map(|piece| [piece.codes, piece.scales]));
+        }
+        for pair in regions.windows(2) {
+            assert!(pair[0].offset + pair[0].bytes <= pair[1].offset);
+        }
+        assert_eq!(placement.buffers.len(), 1);
+    }
+
+    #[test]
+    fn a_row_larger_than_a_binding_is_an_error() {
+        let caps = Caps { binding_bytes: 1024, ..Caps::floor() };
+        let error = Placement::new(&plan(&[("w", 3, 1056)]), &caps).expect_err("too wide");
+        assert_eq!(error, PlanError::Row { weight: "w".into(), bytes: 1056, limit: 1024 });
+    }
+
+    #[test]
+    fn a_capacity_that_cannot_be_bound_says_what_fits() {
+        let mut plan = plan(&[]);
+        plan.caches.push(Cache { kv_heads: 8, head_dim: 128 });
+        let error = check_capacity(&plan, &Caps::floor(), Capacity { context: 40_000, chunk: 1 });
+        let limit = 128 * MIB;
+        assert_eq!(error, Err(CapacityError::Context { context: 40_000, fits: 32_768, limit }));
+    }
+}

@@ -1,0 +1,209 @@
+//! The GPU against the CPU reference: both run the same plan from the same bytes.
+
+mod models;
+mod ops;
+
+use packlight_formats::quant::{Grouped, Storage};
+use packlight_formats::{Dtype, RecordSpec};
+use pollster::block_on;
+
+use super::*;
+use crate::executor::{Capacity, Output, Want, WeightSink};
+use crate::plan::{Op, Plan, PlanWeight, Rows, Slot, SlotId, Step, WeightId};
+use crate::reference::Reference;
+
+const Q4: Grouped = Grouped { bits: 4, group: 32 };
+/// Ten codes a word, two bits left over, and an odd number of words for most widths.
+const Q3: Grouped = Grouped { bits: 3, group: 40 };
+
+const CAPACITY: Capacity = Capacity { context: 320, chunk: 48 };
+
+/// A device held to these limits; `None`, said loudly, where the machine has none and `REQUIRE_GPU` is not set.
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+fn gpu(ceiling: Caps) -> Option<Gpu> {
+    match block_on(Gpu::open(Some(ceiling))) {
+        Ok(gpu) => Some(gpu),
+        Err(GpuError::NoAdapter) if std::env::var_os("REQUIRE_GPU").is_none() => {
+            eprintln!(
+                "SKIPPED: no WebGPU adapter on this machine; set REQUIRE_GPU=1 to fail instead"
+            );
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Marsaglia's xorshift: the same numbers everywhere.
+struct Noise(u32);
+
+impl Noise {
+    /// A stream of its own for every name.
+    fn of(name: &str) -> Self {
+        Self(
+            name.bytes()
+                .fold(0x9e37_79b9, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+                | 1,
+        )
+    }
+
+    fn bits(&mut self) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 17;
+        self.0 ^= self.0 << 5;
+        self.0
+    }
+
+    /// Uniform in -1..1.
+    fn value(&mut self) -> f32 {
+        (self.bits() >> 8) as f32 / (1u32 << 23) as f32 - 1.0
+    }
+}
+
+/// A record's bytes: random codes in every bit, padding included, and scales of either sign.
+fn content(record: &RecordSpec) -> Vec<u8> {
+    let mut noise = Noise::of(&record.name);
+    let is_scale = record.name.ends_with("scale");
+    let mut element = || match record.dtype {
+        Dtype::Uint32 => noise.bits().to_le_bytes().to_vec(),
+        Dtype::Float16 => {
+            let value = noise.value() * if is_scale { 0.1 } else { 1.0 };
+            half::f16::from_f32(value).to_le_bytes().to_vec()
+        }
+        _ => half::bf16::from_f32(noise.value()).to_le_bytes().to_vec(),
+    };
+    (0..record.elements()).flat_map(|_| element()).collect()
+}
+
+/// Writes every record in pieces of 68 bytes, which cross rows, groups and regions.
+fn load<S: WeightSink>(sink: &mut S, plan: &Plan)
+where
+    S::Error: std::fmt::Debug,
+{
+    for record in plan.weights.iter().flat_map(|weight| weight.storage.records()) {
+        for (i, piece) in (0..).zip(content(record).chunks(68)) {
+            sink.write(record, i * 68, piece).expect("record is taken");
+        }
+    }
+}
+
+fn executor(gpu: &Gpu, plan: &Plan) -> GpuExecutor {
+    let mut executor = block_on(GpuExecutor::new(gpu, plan, CAPACITY)).expect("allocates");
+    load(&mut executor, plan);
+    executor.finish().expect("complete");
+    executor
+}
+
+fn reference(plan: &Plan) -> Reference {
+    let mut reference = Reference::new(plan.clone(), CAPACITY);
+    load(&mut reference, plan);
+    reference.finish().expect("complete");
+    reference
+}
+
+fn logits(executor: &mut GpuExecutor, tokens: &[u32], past: u32) -> Vec<f32> {
+    match block_on(executor.forward(tokens, past, Want::AllLogits)).expect("runs") {
+        Output::Logits(logits) => logits,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Random ids that the plan's table has.
+fn tokens(plan: &Plan, count: usize) -> Vec<u32> {
+    let mut noise = Noise::of("tokens");
+    (0..count).map(|_| noise.bits() % plan.vocab()).collect()
+}
+
+/// Feeds calls of these lengths, one after the other, to both and compares every row of the result.
+fn agree(what: &str, gpu: &Gpu, plan: &Plan, lengths: &[usize]) {
+    let (mut executor, mut reference) = (executor(gpu, plan), reference(plan));
+    let all = tokens(plan, lengths.iter().sum());
+    let mut past = 0;
+    for &length in lengths {
+        let call = &all[past..past + length];
+        let start = u32::try_from(past).expect("short");
+        let found = logits(&mut executor, call, start);
+        let Output::Logits(expected) =
+            reference.forward(call, start, Want::AllLogits).expect("runs")
+        else {
+            panic!("logits were asked for")
+        };
+        close(&format!("{what}, {length} tokens after {past}"), &found, &expected);
+        past += length;
+    }
+}
+
+fn close(what: &str, found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let largest = expected.iter().fold(0f32, |max, x| max.max(x.abs()));
+    assert!(largest > 0.0 && largest.is_finite(), "{what}: expected something, not {largest}");
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let error = (found - expected).abs();
+        assert!(error <= 1e-5 + 2e-5 * largest, "{what}: value {i} is {found}, not {expected}");
+    }
+}
+
+/// Builds plans of a few steps. The first looks up rows of a random table, the last copies the result out.
+struct Bench {
+    plan: Plan,
+    layout: Grouped,
+}
+
+impl Bench {
+    fn new(layout: Grouped) -> Self {
+        let plan = Plan {
+            slots: Vec::new(),
+            weights: Vec::new(),
+            caches: Vec::new(),
+            ropes: Vec::new(),
+            steps: Vec::new(),
+            logits: SlotId(0),
+        };
+        Self { plan, layout }
+    }
+
+    fn slot(&mut self, rows: Rows, width: u32) -> SlotId {
+        self.plan.slots.push(Slot { name: "slot", width, rows });
+        SlotId(self.plan.slots.len() - 1)
+    }
+
+    fn step(&mut self, op: Op) {
+        self.plan.steps.push(Step { place: "test".into(), op });
+    }
+
+    /// A slot filled with rows of a table of its own.
+    fn input(&mut self, width: u32) -> SlotId {
+        let table = self.matrix(37, width);
+        let out = self.slot(Rows::Tokens, width);
+        self.step(Op::Gather { table, out });
+        out
+    }
+
+    fn matrix(&mut self, rows: u32, columns: u32) -> WeightId {
+        let name = format!("w{}", self.plan.weights.len());
+        let (height, width) = (u64::from(rows), u64::from(columns));
+        let (words, groups) = (self.layout.words_per_row(width), self.layout.groups_per_row(width));
+        let storage = Storage::Grouped {
+            layout: self.layout,
+            q_weight: RecordSpec::new(format!("{name}.q_weight"), Dtype::Uint32, [height, words]),
+            q_scale: RecordSpec::new(format!("{name}.q_scale"), Dtype::Float16, [height, groups]),
+        };
+        self.plan.weights.push(PlanWeight { name, rows, columns, storage });
+        WeightId(self.plan.weights.len() - 1)
+    }
+
+    fn vector(&mut self, length: u32, dtype: Dtype) -> WeightId {
+        let name = format!("v{}", self.plan.weights.len());
+        let storage = Storage::Plain(RecordSpec::new(name.clone(), dtype, [u64::from(length)]));
+        self.plan.weights.push(PlanWeight { name, rows: length, columns: 1, storage });
+        WeightId(self.plan.weights.len() - 1)
+    }
+
+    /// Makes `x` the result.
+    fn finish(mut self, x: SlotId) -> Plan {
+        let width = self.plan.slot(x).width;
+        let out = self.slot(Rows::Outputs, width);
+        self.step(Op::LastRows { x, out });
+        self.plan.logits = out;
+        self.plan
+    }
+}

@@ -1,0 +1,34 @@
+// out[t, :] = table[tokens[t], :], for those tokens whose row lies in this piece of the table.
+
+struct Args {
+    width: u32,
+    first_row: u32,
+    rows: u32,
+}
+
+@group(0) @binding(1) var<uniform> args: Args;
+// [T]
+@group(0) @binding(4) var<storage, read> tokens: array<u32>;
+// [T, width]
+@group(0) @binding(5) var<storage, read_write> out: array<f32>;
+
+@compute @workgroup_size(256)
+fn gather(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let at = cell(unit(group, groups), lane, args.width);
+    if at.row >= live.tokens || at.column >= args.width {
+        return;
+    }
+    // A token before the piece wraps round to a row far after it.
+    let row = tokens[at.row] - args.first_row;
+    if row >= args.rows {
+        return;
+    }
+    let in_group = at.column % GROUP;
+    let block = row * groups_per_row(args.width) + at.column / GROUP;
+    let word = codes[block * WORDS_PER_GROUP + in_group / CODES_PER_WORD];
+    out[at.row * args.width + at.column] = code(word, in_group % CODES_PER_WORD) * scale(block);
+}

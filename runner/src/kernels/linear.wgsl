@@ -1,0 +1,28 @@
+// What both matmul kernels bind: out[t, first_row + n] = sum_k x[t, k] * weight[n, k] + bias[first_row + n],
+// where the weight [rows, columns] is one piece of the whole.
+
+struct Args {
+    rows_of: u32,
+    columns: u32,
+    first_row: u32,
+    rows: u32,
+    out_width: u32,
+    has_bias: u32,
+}
+
+@group(0) @binding(1) var<uniform> args: Args;
+// [T, columns]
+@group(0) @binding(4) var<storage, read> x: array<f32>;
+// [out_width], or anything where has_bias is 0
+@group(0) @binding(5) var<storage, read> bias: array<f32>;
+// [T, out_width]
+@group(0) @binding(6) var<storage, read_write> out: array<f32>;
+
+fn put(t: u32, row: u32, sum: f32) {
+    let n = args.first_row + row;
+    var y = sum;
+    if args.has_bias == 1u {
+        y += bias[n];
+    }
+    out[t * args.out_width + n] = y;
+}

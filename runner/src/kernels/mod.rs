@@ -1,0 +1,289 @@
+//! What runs on the GPU: one WGSL file an operation, beside the Rust that says what it is given.
+//!
+//! This module knows no wgpu. [`lower`] turns a plan and its placement into [`Call`]s, data that `gpu` makes pipelines
+//! and bind groups of. Every kernel binds `live` at 0, its `args` at 1 and its buffers from 2 on.
+
+mod argmax;
+mod attend;
+mod elementwise;
+mod gather;
+mod grid;
+mod matmul;
+mod norm;
+mod rope;
+mod store_kv;
+#[cfg(test)]
+mod tests;
+
+use std::ops::RangeInclusive;
+
+use packlight_formats::quant::Grouped;
+
+pub use grid::{GridError, fold};
+
+use crate::executor::Live;
+use crate::gpu::{Caps, Piece, Placed, Placement, PlanError};
+use crate::plan::{CacheId, Op, Plan, RopeIndex, Rows, SlotId, WeightId};
+
+/// Every kernel. Where an operation has several, the first that works within a device's limits is taken, so the best
+/// come first.
+pub const KERNELS: &[Kernel] = &[
+    gather::GATHER,
+    norm::RMS_NORM,
+    norm::HEAD_NORM,
+    matmul::MATVEC,
+    matmul::MATMUL,
+    rope::ROPE,
+    store_kv::STORE_KV,
+    attend::ATTEND,
+    elementwise::GATE,
+    elementwise::ADD,
+    elementwise::LAST_ROWS,
+    argmax::ARGMAX,
+];
+
+const PRELUDE: &str = include_str!("prelude.wgsl");
+const GROUPED: &str = include_str!("grouped.wgsl");
+/// The override constants of grouped.wgsl.
+const GROUPED_OVERRIDES: &[&str] = &["BITS", "GROUP"];
+
+/// One row of the table of kernels.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// Also the entry point.
+    pub name: &'static str,
+    /// What it computes.
+    pub op: KernelOp,
+    /// WGSL, to be concatenated.
+    pub source: &'static [&'static str],
+    /// Override constants that a call must set.
+    pub overrides: &'static [&'static str],
+    /// Fields of the uniform `args`, four bytes each, in order.
+    pub args: &'static [&'static str],
+    /// Storage buffers, from binding 2 on.
+    pub buffers: &'static [Access],
+    /// Bytes of `var<workgroup>`.
+    pub workgroup_bytes: u32,
+    /// Threads of a workgroup.
+    pub invocations: u32,
+}
+
+/// What kernels compute: the plan's operations, of which a matmul has one kernel for few and one for many tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelOp {
+    Gather,
+    RmsNorm,
+    HeadNorm,
+    Matvec,
+    Matmul,
+    Rope,
+    StoreKv,
+    Attend,
+    Gate,
+    Add,
+    LastRows,
+    Argmax,
+}
+
+/// How a kernel uses a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    ReadWrite,
+}
+
+use Access::{Read, ReadWrite};
+
+impl Kernel {
+    /// Whether a device with these limits can run it.
+    pub fn fits(&self, caps: &Caps) -> bool {
+        self.workgroup_bytes <= caps.workgroup_bytes
+            && self.invocations <= caps.invocations
+            && self.buffers.len() <= caps.storage_buffers as usize
+    }
+}
+
+/// A kernel and everything that one use of it in a plan is given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// Where in the model it belongs.
+    pub place: String,
+    pub kernel: &'static Kernel,
+    /// In the order of [`Kernel::overrides`].
+    pub overrides: Vec<u32>,
+    /// In the order of [`Kernel::args`]; floats as their bits.
+    pub args: Vec<u32>,
+    /// In the order of [`Kernel::buffers`].
+    pub buffers: Vec<Resource>,
+    pub work: Work,
+}
+
+/// What a binding is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// `[T, width]`.
+    Slot(SlotId),
+    Codes(Piece),
+    Scales(Piece),
+    /// `[rows]` f32.
+    Vector(WeightId),
+    Keys(CacheId),
+    Values(CacheId),
+    /// `[tokens, head_dim / 2]` cosines and sines.
+    Turns(RopeIndex),
+    /// `[tokens]` ids.
+    Tokens,
+    /// `[1]`: the most likely one.
+    Token,
+    /// A binding that the kernel does not read this time.
+    Nothing,
+}
+
+/// How many workgroups a call takes: `groups` for every `tile` rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work {
+    pub rows: Rows,
+    pub tile: u32,
+    pub groups: u32,
+    /// The live row counts for which the call is made at all.
+    pub applies: RangeInclusive<u32>,
+}
+
+impl Work {
+    fn per_row(rows: Rows, groups: u32) -> Self {
+        Self { rows, tile: 1, groups, applies: 1..=u32::MAX }
+    }
+
+    /// One thread a column, as `cell` in prelude.wgsl unfolds it.
+    fn per_column(rows: Rows, width: u32) -> Self {
+        Self::per_row(rows, width.div_ceil(256))
+    }
+
+    /// The workgroups of a call with these lengths; `None` where it has nothing to do.
+    pub fn workgroups(&self, live: Live) -> Option<u64> {
+        let rows = match self.rows {
+            Rows::Tokens => live.tokens,
+            Rows::Outputs => live.outputs,
+        };
+        let applies = self.applies.contains(&rows);
+        applies.then(|| u64::from(rows.div_ceil(self.tile)) * u64::from(self.groups))
+    }
+}
+
+/// The calls of one pass over a plan, in order.
+pub fn lower(plan: &Plan, placement: &Placement, caps: &Caps) -> Result<Vec<Call>, PlanError> {
+    let mut calls = Vec::new();
+    for step in &plan.steps {
+        let site = Site { plan, placement, caps, place: &step.place };
+        match step.op {
+            Op::Gather { table, out } => calls.extend(gather::calls(site, table, out)?),
+            Op::RmsNorm { x, weight, eps, out } => {
+                calls.push(norm::rms_norm(site, x, weight, eps, out)?);
+            }
+            Op::HeadNorm { x, weight, eps } => calls.push(norm::head_norm(site, x, weight, eps)?),
+            Op::Matmul { x, weight, bias, out } => {
+                calls.extend(matmul::calls(site, x, weight, bias, out)?);
+            }
+            Op::Rope { x, rope } => calls.push(rope::call(site, x, rope)?),
+            Op::StoreKv { k, v, cache } => calls.push(store_kv::call(site, k, v, cache)?),
+            Op::Attend { q, cache, scale, window, out } => {
+                calls.push(attend::call(site, q, cache, scale, window, out)?);
+            }
+            Op::Gate { x, activation, out } => {
+                calls.push(elementwise::gate(site, x, activation, out)?);
+            }
+            Op::Add { x, y } => calls.push(elementwise::add(site, x, y)?),
+            Op::LastRows { x, out } => calls.push(elementwise::last_rows(site, x, out)?),
+        }
+    }
+    Ok(calls)
+}
+
+/// The call that takes the most likely token from the logits.
+pub fn argmax(plan: &Plan, placement: &Placement, caps: &Caps) -> Result<Call, PlanError> {
+    argmax::call(Site { plan, placement, caps, place: "argmax" }, plan.logits)
+}
+
+/// What lowering a step can look at.
+#[derive(Clone, Copy)]
+struct Site<'a> {
+    plan: &'a Plan,
+    placement: &'a Placement,
+    caps: &'a Caps,
+    place: &'a str,
+}
+
+impl<'a> Site<'a> {
+    fn kernel(self, op: KernelOp) -> Result<&'static Kernel, PlanError> {
+        let mut candidates = KERNELS.iter().filter(|kernel| kernel.op == op);
+        candidates
+            .find(|kernel| kernel.fits(self.caps))
+            .ok_or(PlanError::NoKernel { op: kernel_name(op) })
+    }
+
+    /// A call without override constants.
+    fn call(
+        self,
+        op: KernelOp,
+        args: &[u32],
+        buffers: &[Resource],
+        work: Work,
+    ) -> Result<Call, PlanError> {
+        Ok(Call {
+            place: self.place.into(),
+            kernel: self.kernel(op)?,
+            overrides: Vec::new(),
+            args: args.to_vec(),
+            buffers: buffers.to_vec(),
+            work,
+        })
+    }
+
+    fn width(self, slot: SlotId) -> u32 {
+        self.plan.slot(slot).width
+    }
+
+    fn rows(self, slot: SlotId) -> Rows {
+        self.plan.slot(slot).rows
+    }
+
+    /// The pieces of a matrix.
+    fn pieces(self, weight: WeightId) -> Result<(Grouped, &'a [Piece]), PlanError> {
+        match &self.placement.weights[weight.0] {
+            Placed::Grouped { layout, pieces } => Ok((*layout, pieces)),
+            Placed::Vector(_) => Err(PlanError::Weight {
+                weight: self.plan.weight(weight).name.clone(),
+                why: "a matrix is needed here, but it is a vector".into(),
+            }),
+        }
+    }
+
+    /// A vector, checked to be one of that length.
+    fn vector(self, weight: WeightId, length: u32) -> Result<Resource, PlanError> {
+        let found = self.plan.weight(weight);
+        match &self.placement.weights[weight.0] {
+            Placed::Vector(_) if found.rows == length => Ok(Resource::Vector(weight)),
+            _ => Err(PlanError::Weight {
+                weight: found.name.clone(),
+                why: format!("a vector of {length} values is needed here"),
+            }),
+        }
+    }
+}
+
+fn kernel_name(op: KernelOp) -> &'static str {
+    KERNELS.iter().find(|kernel| kernel.op == op).map_or("unknown", |kernel| kernel.name)
+}
+
+/// What `live_rows` in prelude.wgsl takes.
+fn rows_of(rows: Rows) -> u32 {
+    match rows {
+        Rows::Tokens => 0,
+        Rows::Outputs => 1,
+    }
+}
+
+/// The values of [`GROUPED_OVERRIDES`].
+fn grouped_overrides(layout: Grouped) -> Vec<u32> {
+    vec![layout.bits, layout.group]
+}

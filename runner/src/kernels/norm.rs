@@ -1,0 +1,56 @@
+//! RMS norms: of whole rows into another slot, and of every head in place.
+
+use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, Work, rows_of};
+use crate::gpu::PlanError;
+use crate::plan::{Heads, SlotId, WeightId};
+
+const NORM: &str = include_str!("norm.wgsl");
+const ARGS: &[&str] = &["rows_of", "heads", "width", "offset", "stride", "eps"];
+
+pub(super) const RMS_NORM: Kernel = Kernel {
+    name: "rms_norm",
+    op: KernelOp::RmsNorm,
+    source: &[PRELUDE, NORM, include_str!("rms_norm.wgsl")],
+    overrides: &[],
+    args: ARGS,
+    buffers: &[Read, Read, ReadWrite],
+    workgroup_bytes: 1024,
+    invocations: 256,
+};
+
+pub(super) const HEAD_NORM: Kernel = Kernel {
+    name: "head_norm",
+    op: KernelOp::HeadNorm,
+    source: &[PRELUDE, NORM, include_str!("head_norm.wgsl")],
+    overrides: &[],
+    args: ARGS,
+    buffers: &[Read, ReadWrite],
+    workgroup_bytes: 1024,
+    invocations: 256,
+};
+
+pub(super) fn rms_norm(
+    site: Site<'_>,
+    x: SlotId,
+    weight: WeightId,
+    eps: f32,
+    out: SlotId,
+) -> Result<Call, PlanError> {
+    let (rows, width) = (site.rows(x), site.width(x));
+    let args = [rows_of(rows), 1, width, 0, width, eps.to_bits()];
+    let buffers = [site.vector(weight, width)?, Resource::Slot(x), Resource::Slot(out)];
+    site.call(KernelOp::RmsNorm, &args, &buffers, Work::per_row(rows, 1))
+}
+
+pub(super) fn head_norm(
+    site: Site<'_>,
+    x: Heads,
+    weight: WeightId,
+    eps: f32,
+) -> Result<Call, PlanError> {
+    let Heads { slot, offset, heads, head_dim } = x;
+    let rows = site.rows(slot);
+    let args = [rows_of(rows), heads, head_dim, offset, site.width(slot), eps.to_bits()];
+    let buffers = [site.vector(weight, head_dim)?, Resource::Slot(slot)];
+    site.call(KernelOp::HeadNorm, &args, &buffers, Work::per_row(rows, heads))
+}

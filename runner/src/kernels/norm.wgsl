@@ -1,0 +1,42 @@
+// RMS norm of runs of `width` values. A kernel adds `load` and `store`, which know where the runs live.
+
+struct Args {
+    rows_of: u32,
+    heads: u32,
+    width: u32,
+    offset: u32,
+    stride: u32,
+    eps: f32,
+}
+
+@group(0) @binding(1) var<uniform> args: Args;
+// [width]
+@group(0) @binding(2) var<storage, read> weight: array<f32>;
+
+var<workgroup> partial: array<f32, 256>;
+
+// One workgroup a run: head `unit % heads` of row `unit / heads`.
+fn normalise(unit: u32, lane: u32) {
+    let row = unit / args.heads;
+    if row >= live_rows(args.rows_of) {
+        return;
+    }
+    let start = row * args.stride + args.offset + (unit % args.heads) * args.width;
+    var sum = 0.0;
+    for (var i = lane; i < args.width; i += 256u) {
+        let x = load(start + i);
+        sum += x * x;
+    }
+    partial[lane] = sum;
+    workgroupBarrier();
+    for (var half = 128u; half > 0u; half /= 2u) {
+        if lane < half {
+            partial[lane] += partial[lane + half];
+        }
+        workgroupBarrier();
+    }
+    let factor = 1.0 / sqrt(partial[0] / f32(args.width) + args.eps);
+    for (var i = lane; i < args.width; i += 256u) {
+        store(start + i, load(start + i) * factor * weight[i]);
+    }
+}

@@ -1,0 +1,31 @@
+// Stands before every kernel: the live lengths, and how workgroups and their threads find their place.
+
+// `executor::Live`.
+struct Live {
+    tokens: u32,
+    past: u32,
+    outputs: u32,
+}
+
+@group(0) @binding(0) var<uniform> live: Live;
+
+// The rows in use of a slot whose rows are tokens (`rows_of` = 0) or outputs (1).
+fn live_rows(rows_of: u32) -> u32 {
+    return select(live.tokens, live.outputs, rows_of == 1u);
+}
+
+// The inverse of `grid::fold`: which unit of work this workgroup has. The last few may be past the end.
+fn unit(group: vec3<u32>, groups: vec3<u32>) -> u32 {
+    return group.y * groups.x + group.x;
+}
+
+struct Cell {
+    row: u32,
+    column: u32,
+}
+
+// Elementwise kernels: every row is cut into units of 256 columns, one column a thread.
+fn cell(unit: u32, lane: u32, width: u32) -> Cell {
+    let units_per_row = (width + 255u) / 256u;
+    return Cell(unit / units_per_row, (unit % units_per_row) * 256u + lane);
+}

@@ -1,0 +1,23 @@
+// out[t, :] = x[t, :] / sqrt(mean(x[t, :]^2) + eps) * weight
+
+// [T, width]
+@group(0) @binding(3) var<storage, read> x: array<f32>;
+// [T, width]
+@group(0) @binding(4) var<storage, read_write> out: array<f32>;
+
+fn load(i: u32) -> f32 {
+    return x[i];
+}
+
+fn store(i: u32, value: f32) {
+    out[i] = value;
+}
+
+@compute @workgroup_size(256)
+fn rms_norm(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    normalise(unit(group, groups), lane);
+}

@@ -1,0 +1,27 @@
+//! Rotary positions.
+//!
+//! The angles are computed on the CPU, for the tokens of each call: WGSL promises the accuracy of `sin` and `cos` only
+//! within a half turn, and a position is thousands of them.
+
+use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, Work};
+use crate::gpu::PlanError;
+use crate::plan::{Heads, RopeIndex, Rows};
+
+pub(super) const ROPE: Kernel = Kernel {
+    name: "rope",
+    op: KernelOp::Rope,
+    source: &[PRELUDE, include_str!("rope.wgsl")],
+    overrides: &[],
+    args: &["heads", "head_dim", "offset", "stride"],
+    buffers: &[Read, ReadWrite],
+    workgroup_bytes: 0,
+    invocations: 256,
+};
+
+pub(super) fn call(site: Site<'_>, x: Heads, rope: RopeIndex) -> Result<Call, PlanError> {
+    let Heads { slot, offset, heads, head_dim } = x;
+    let args = [heads, head_dim, offset, site.width(slot)];
+    let buffers = [Resource::Turns(rope), Resource::Slot(slot)];
+    let work = Work::per_column(Rows::Tokens, heads * (head_dim / 2));
+    site.call(KernelOp::Rope, &args, &buffers, work)
+}

@@ -1,0 +1,198 @@
+//! The operations of a plan in plain f32. Rows are tokens; a matrix `[rows, width]` is a slice, row after row.
+
+use packlight_formats::model::Activation;
+use rayon::prelude::*;
+
+/// Where the heads of a row are: `heads` runs of `head_dim` values starting at column `offset` of rows `width` wide.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadView {
+    pub width: usize,
+    pub offset: usize,
+    pub heads: usize,
+    pub head_dim: usize,
+}
+
+impl HeadView {
+    fn columns(self) -> std::ops::Range<usize> {
+        self.offset..self.offset + self.heads * self.head_dim
+    }
+
+    /// The heads of every row of `x`, in order.
+    fn each_mut(self, x: &mut [f32]) -> impl Iterator<Item = (usize, &mut [f32])> {
+        let rows = x.chunks_mut(self.width).enumerate();
+        rows.flat_map(move |(t, row)| {
+            row[self.columns()].chunks_mut(self.head_dim).map(move |head| (t, head))
+        })
+    }
+}
+
+/// `out[t, :] = x[t, :] / sqrt(mean(x[t, :]^2) + eps) * weight`; rows are as wide as `weight`.
+pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    for (x, out) in x.chunks(weight.len()).zip(out.chunks_mut(weight.len())) {
+        out.copy_from_slice(x);
+        norm_in_place(out, weight, eps);
+    }
+}
+
+/// The same in place over each head.
+pub fn head_norm(x: &mut [f32], view: HeadView, weight: &[f32], eps: f32) {
+    for (_, head) in view.each_mut(x) {
+        norm_in_place(head, weight, eps);
+    }
+}
+
+fn norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
+    let mean_square = dot(x, x) / x.len() as f32;
+    let factor = 1.0 / (mean_square + eps).sqrt();
+    for (x, w) in x.iter_mut().zip(weight) {
+        *x *= factor * w;
+    }
+}
+
+/// `out[t, n] = sum_k x[t, k] * weight[n, k] + bias[n]`.
+///
+/// `weight_row(n, row)` writes row `n` of the weight, so that packed weights are decoded once per call.
+pub fn matmul(
+    x: &[f32],
+    columns: usize,
+    rows: usize,
+    weight_row: impl Fn(usize, &mut [f32]) + Sync,
+    bias: Option<&[f32]>,
+    out: &mut [f32],
+) {
+    let tokens = x.len() / columns;
+    let mut transposed = vec![0.0; rows * tokens]; // [rows, tokens], so that threads own whole runs of it
+    transposed.par_chunks_mut(tokens).enumerate().for_each_init(
+        || vec![0.0; columns],
+        |row, (n, out)| {
+            weight_row(n, row);
+            for (x, out) in x.chunks(columns).zip(out) {
+                *out = dot(x, row) + bias.map_or(0.0, |bias| bias[n]);
+            }
+        },
+    );
+    for (t, out) in out.chunks_mut(rows).enumerate() {
+        for (n, out) in out.iter_mut().enumerate() {
+            *out = transposed[n * tokens + t];
+        }
+    }
+}
+
+/// Turns the pairs `(i, i + head_dim/2)` of each head by `(past + t) * inv_freq[i]`.
+pub fn rope(x: &mut [f32], view: HeadView, inv_freq: &[f32], past: usize) {
+    let half = view.head_dim / 2;
+    for (t, head) in view.each_mut(x) {
+        let (first, second) = head.split_at_mut(half);
+        for ((a, b), freq) in first.iter_mut().zip(second).zip(inv_freq) {
+            let (sin, cos) = ((past + t) as f32 * freq).sin_cos();
+            (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+        }
+    }
+}
+
+/// Writes the heads of each row of `x` to `cache`, `[positions, heads, head_dim]`, from position `past` on.
+pub fn store(x: &[f32], view: HeadView, cache: &mut [f32], past: usize) {
+    let size = view.heads * view.head_dim;
+    for (row, slot) in x.chunks(view.width).zip(cache[past * size..].chunks_mut(size)) {
+        slot.copy_from_slice(&row[view.columns()]);
+    }
+}
+
+/// Which keys a query sees, and how scores are scaled.
+#[derive(Clone, Copy, Debug)]
+pub struct AttendParams {
+    pub kv_heads: usize,
+    pub scale: f32,
+    pub window: Option<usize>,
+    /// Positions before this call.
+    pub past: usize,
+}
+
+/// Softmax attention; `keys` and `values` are `[positions, kv_heads, head_dim]`, `out` is `[T, heads * head_dim]`.
+///
+/// Query `t` stands at position `past + t` and sees itself and what came before, at most `window` positions.
+/// Query head `h` reads key head `h / (heads / kv_heads)`.
+pub fn attend(
+    q: &[f32],
+    view: HeadView,
+    keys: &[f32],
+    values: &[f32],
+    params: AttendParams,
+    out: &mut [f32],
+) {
+    let (head_dim, kv_heads) = (view.head_dim, params.kv_heads);
+    let queries_per_key = view.heads / kv_heads;
+    out.par_chunks_mut(head_dim).enumerate().for_each(|(i, out)| {
+        let (t, head) = (i / view.heads, i % view.heads);
+        let query = &q[t * view.width + view.offset + head * head_dim..][..head_dim];
+        let at = |cache: &[f32], position: usize| {
+            let start = (position * kv_heads + head / queries_per_key) * head_dim;
+            start..start + head_dim.min(cache.len() - start)
+        };
+        let position = params.past + t;
+        let first = params.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let mut scores: Vec<f32> =
+            (first..=position).map(|j| dot(query, &keys[at(keys, j)]) * params.scale).collect();
+        softmax(&mut scores);
+        out.fill(0.0);
+        for (score, j) in scores.iter().zip(first..) {
+            for (out, value) in out.iter_mut().zip(&values[at(values, j)]) {
+                *out += score * value;
+            }
+        }
+    });
+}
+
+fn softmax(scores: &mut [f32]) {
+    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0;
+    for score in &mut *scores {
+        *score = (*score - max).exp();
+        sum += *score;
+    }
+    for score in scores {
+        *score /= sum;
+    }
+}
+
+/// `out[t, i] = act(x[t, i]) * x[t, width + i]`; rows of `x` are `2 * width` wide.
+pub fn gate(x: &[f32], width: usize, activation: Activation, out: &mut [f32]) {
+    for (x, out) in x.chunks(2 * width).zip(out.chunks_mut(width)) {
+        let (gate, up) = x.split_at(width);
+        for ((out, &gate), up) in out.iter_mut().zip(gate).zip(up) {
+            *out = activate(activation, gate) * up;
+        }
+    }
+}
+
+fn activate(activation: Activation, x: f32) -> f32 {
+    match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+    }
+}
+
+/// `x += y`.
+pub fn add(x: &mut [f32], y: &[f32]) {
+    for (x, y) in x.iter_mut().zip(y) {
+        *x += y;
+    }
+}
+
+/// The index of the largest value, the first of equals.
+pub fn argmax(x: &[f32]) -> usize {
+    let best = x.iter().enumerate().reduce(|best, next| if next.1 > best.1 { next } else { best });
+    best.map_or(0, |(i, _)| i)
+}
+
+/// A dot product in eight running sums, which is both faster and more exact than one.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0f32; 8];
+    let (a_chunks, b_chunks) = (a.chunks_exact(8), b.chunks_exact(8));
+    let tail: f32 = a_chunks.remainder().iter().zip(b_chunks.remainder()).map(|(a, b)| a * b).sum();
+    for (a, b) in a_chunks.zip(b_chunks) {
+        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += a * b;
+        }
+    }
+    sums.iter().sum::<f32>() + tail
+}

@@ -1,0 +1,32 @@
+//! Where a bundle's bytes come from: ranges of named files.
+
+mod folder;
+
+use std::future::Future;
+use std::ops::Range;
+
+pub use folder::Folder;
+
+/// A place that holds the files of a bundle.
+///
+/// Asynchronous because a browser's is; a native caller blocks on it.
+pub trait Source {
+    /// The bytes of a small file, or `None` where there is no such file.
+    fn file(&self, path: &str) -> impl Future<Output = Result<Option<Vec<u8>>, SourceError>>;
+
+    /// Some bytes of a file; fewer than asked for is an error.
+    fn range(
+        &self,
+        path: &str,
+        range: Range<u64>,
+    ) -> impl Future<Output = Result<Vec<u8>, SourceError>>;
+}
+
+/// Bytes that could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    #[error("`{path}` ends at byte {found}, before byte {expected}")]
+    Truncated { path: String, found: u64, expected: u64 },
+    #[error("reading `{path}` failed: {source}")]
+    Io { path: String, source: std::io::Error },
+}
