@@ -5,7 +5,7 @@ use super::device::Gpu;
 use crate::executor::{Capacity, Live};
 use crate::gpu::place::{Placed, Placement};
 use crate::kernels::{Call, Resource};
-use crate::plan::{Plan, SlotId};
+use crate::plan::{Plan, Rows, SlotId};
 
 /// Activations, caches, inputs and results.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Buffers {
     /// `[1]` id.
     token: wgpu::Buffer,
     nothing: wgpu::Buffer,
-    /// `[chunk, width]` each.
+    /// `[chunk, width]` each, or `[outputs, width]`.
     slots: Vec<wgpu::Buffer>,
     /// `[context, kv_heads, head_dim]` each.
     keys: Vec<wgpu::Buffer>,
@@ -41,7 +41,12 @@ impl Buffers {
             })
         };
         let (uniform, storage) = (wgpu::BufferUsages::UNIFORM, wgpu::BufferUsages::STORAGE);
-        let [context, chunk] = [capacity.context, capacity.chunk].map(u64::from);
+        let Capacity { context, chunk, outputs } = capacity;
+        let [context, chunk, outputs] = [context, chunk, outputs].map(u64::from);
+        let rows = |rows| match rows {
+            Rows::Tokens => chunk,
+            Rows::Outputs => outputs,
+        };
         let floats = |label: &str, rows: u64, width: u64| {
             create(label, 4 * rows * width, storage | wgpu::BufferUsages::COPY_SRC)
         };
@@ -62,7 +67,7 @@ impl Buffers {
             token: create("token", 4, storage | wgpu::BufferUsages::COPY_SRC),
             nothing: create("nothing", 4, storage),
             slots: (plan.slots.iter())
-                .map(|slot| floats(slot.name, chunk, slot.width.into()))
+                .map(|slot| floats(slot.name, rows(slot.rows), slot.width.into()))
                 .collect(),
             keys: caches("keys"),
             values: caches("values"),

@@ -48,8 +48,10 @@ pub enum PlanError {
 /// Buffers that do not fit the device's limits.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CapacityError {
-    #[error("the capacity has no room for anything: context {context}, chunk {chunk}")]
-    Empty { context: u32, chunk: u32 },
+    #[error(
+        "the capacity has no room for anything: context {context}, chunk {chunk}, outputs {outputs}"
+    )]
+    Empty { context: u32, chunk: u32, outputs: u32 },
     #[error(
         "a KV cache for {context} positions is larger than the device's limit of {limit} bytes per binding; {fits} positions fit"
     )]
@@ -58,6 +60,10 @@ pub enum CapacityError {
         "activations of {chunk} tokens are larger than the device's limit of {limit} bytes per binding; {fits} tokens fit"
     )]
     Chunk { chunk: u32, fits: u32, limit: u64 },
+    #[error(
+        "logits of {outputs} tokens are larger than the device's limit of {limit} bytes per binding; {fits} tokens fit"
+    )]
+    Outputs { outputs: u32, fits: u32, limit: u64 },
 }
 
 /// Records that do not match the plan.

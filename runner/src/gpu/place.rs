@@ -10,7 +10,7 @@ use packlight_formats::{Dtype, RecordSpec};
 use super::caps::Caps;
 use super::error::{CapacityError, PlanError};
 use crate::executor::Capacity;
-use crate::plan::{Plan, PlanWeight};
+use crate::plan::{Plan, PlanWeight, Rows};
 
 /// The most a weight buffer gets, even where the device allows more: one huge allocation fails where several succeed.
 const BUFFER_BYTES: u64 = 256 << 20;
@@ -167,17 +167,20 @@ fn cut_rows(rows: u32, row_bytes: u64, limit: u64) -> Option<Vec<(u32, u32)>> {
     Some(firsts.map(|first| (first, most.min(rows - first))).collect())
 }
 
-/// The largest context and chunk whose buffers the device can bind; other limits (memory, training) are not its matter.
+/// The largest sizes whose buffers the device can bind; other limits (memory, training) are not its matter.
 pub fn largest_capacity(plan: &Plan, caps: &Caps) -> Capacity {
     let limit = caps.binding_bytes.min(caps.buffer_bytes);
     let rows = |width: u64| u32::try_from(limit / (4 * width.max(1))).unwrap_or(u32::MAX);
     let caches = plan.caches.iter().map(|c| u64::from(c.kv_heads) * u64::from(c.head_dim));
-    let slots = plan.slots.iter().map(|slot| u64::from(slot.width));
+    let slots = |of| {
+        plan.slots.iter().filter(move |slot| slot.rows == of).map(|slot| u64::from(slot.width))
+    };
     // Angles are a pair for half of a head's width.
     let ropes = plan.ropes.iter().map(|rope| u64::from(rope.head_dim));
     Capacity {
         context: caches.map(rows).min().unwrap_or(u32::MAX),
-        chunk: slots.chain(ropes).map(rows).min().unwrap_or(u32::MAX),
+        chunk: slots(Rows::Tokens).chain(ropes).map(rows).min().unwrap_or(u32::MAX),
+        outputs: slots(Rows::Outputs).map(rows).min().unwrap_or(u32::MAX),
     }
 }
 
@@ -187,15 +190,17 @@ pub(super) fn check_capacity(
     caps: &Caps,
     capacity: Capacity,
 ) -> Result<(), CapacityError> {
-    let Capacity { context, chunk } = capacity;
+    let Capacity { context, chunk, outputs } = capacity;
     let limit = caps.binding_bytes.min(caps.buffer_bytes);
     let fits = largest_capacity(plan, caps);
-    if context == 0 || chunk == 0 {
-        Err(CapacityError::Empty { context, chunk })
+    if context == 0 || chunk == 0 || outputs == 0 {
+        Err(CapacityError::Empty { context, chunk, outputs })
     } else if context > fits.context {
         Err(CapacityError::Context { context, fits: fits.context, limit })
     } else if chunk > fits.chunk {
         Err(CapacityError::Chunk { chunk, fits: fits.chunk, limit })
+    } else if outputs > fits.outputs {
+        Err(CapacityError::Outputs { outputs, fits: fits.outputs, limit })
     } else {
         Ok(())
     }
@@ -297,7 +302,11 @@ mod tests {
     fn a_capacity_that_cannot_be_bound_says_what_fits() {
         let mut plan = plan(&[]);
         plan.caches.push(Cache { kv_heads: 8, head_dim: 128 });
-        let error = check_capacity(&plan, &Caps::floor(), Capacity { context: 40_000, chunk: 1 });
+        let error = check_capacity(
+            &plan,
+            &Caps::floor(),
+            Capacity { context: 40_000, chunk: 1, outputs: 1 },
+        );
         let limit = 128 * MIB;
         assert_eq!(error, Err(CapacityError::Context { context: 40_000, fits: 32_768, limit }));
     }

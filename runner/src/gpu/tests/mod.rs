@@ -16,7 +16,7 @@ const Q4: Grouped = Grouped { bits: 4, group: 32 };
 /// Ten codes a word, two bits left over, and an odd number of words for most widths.
 const Q3: Grouped = Grouped { bits: 3, group: 40 };
 
-const CAPACITY: Capacity = Capacity { context: 320, chunk: 48 };
+const CAPACITY: Capacity = Capacity { context: 320, chunk: 48, outputs: 48 };
 
 /// A device held to these limits; `None`, said loudly, where the machine has none and `REQUIRE_GPU` is not set.
 #[expect(clippy::print_stderr, reason = "a skipped test must be seen")]

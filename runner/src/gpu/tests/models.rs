@@ -126,8 +126,12 @@ fn layers_share_pipelines() {
 fn a_capacity_that_cannot_be_bound_leaves_the_device_usable() {
     let Some(gpu) = gpu(Caps::floor()) else { return };
     let plan = model("qwen3", 1);
-    let error = block_on(GpuExecutor::new(&gpu, &plan, Capacity { context: 1 << 20, chunk: 1 }))
-        .expect_err("too long");
+    let error = block_on(GpuExecutor::new(
+        &gpu,
+        &plan,
+        Capacity { context: 1 << 20, chunk: 1, outputs: 1 },
+    ))
+    .expect_err("too long");
     assert!(
         matches!(error, GpuError::Capacity(CapacityError::Context { fits: 524_288, .. })),
         "{error}"
