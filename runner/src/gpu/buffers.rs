@@ -48,7 +48,12 @@ impl Buffers {
             Rows::Outputs => outputs,
         };
         let floats = |label: &str, rows: u64, width: u64| {
-            create(label, 4 * rows * width, storage | wgpu::BufferUsages::COPY_SRC)
+            // Some kernels read in fours.
+            create(
+                label,
+                (4 * rows * width).next_multiple_of(16),
+                storage | wgpu::BufferUsages::COPY_SRC,
+            )
         };
         let caches = |label: &str| {
             let width = |heads, dim| u64::from(heads) * u64::from(dim);

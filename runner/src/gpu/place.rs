@@ -169,7 +169,8 @@ fn cut_rows(rows: u32, row_bytes: u64, limit: u64) -> Option<Vec<(u32, u32)>> {
 
 /// The largest sizes whose buffers the device can bind; other limits (memory, training) are not its matter.
 pub fn largest_capacity(plan: &Plan, caps: &Caps) -> Capacity {
-    let limit = caps.binding_bytes.min(caps.buffer_bytes);
+    // Sizes are rounded up to sixteen bytes.
+    let limit = caps.binding_bytes.min(caps.buffer_bytes) / 16 * 16;
     let rows = |width: u64| u32::try_from(limit / (4 * width.max(1))).unwrap_or(u32::MAX);
     let caches = plan.caches.iter().map(|c| u64::from(c.kv_heads) * u64::from(c.head_dim));
     let slots = |of| {

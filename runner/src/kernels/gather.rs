@@ -32,7 +32,7 @@ pub(super) fn calls(site: Site<'_>, table: WeightId, out: SlotId) -> Result<Vec<
         let work = Work::per_column(Rows::Tokens, width);
         let args = [width, piece.first_row, piece.rows];
         let call = site.call(KernelOp::Gather, &args, &buffers, work)?;
-        Ok(Call { overrides: grouped_overrides(layout), ..call })
+        Ok(Call { overrides: grouped_overrides(layout, width), ..call })
     };
     pieces.iter().map(piece_call).collect()
 }

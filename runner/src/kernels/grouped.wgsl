@@ -2,6 +2,8 @@
 
 override BITS: u32;
 override GROUP: u32;
+// Whether every word of a row is full, which all but odd shapes are.
+override WHOLE: bool;
 override CODES_PER_WORD: u32 = 32u / BITS;
 override WORDS_PER_GROUP: u32 = (GROUP + CODES_PER_WORD - 1u) / CODES_PER_WORD;
 
@@ -36,6 +38,9 @@ struct Span {
 }
 
 fn span(w: u32, columns: u32) -> Span {
+    if WHOLE {
+        return Span(w * CODES_PER_WORD, CODES_PER_WORD);
+    }
     let in_group = (w % WORDS_PER_GROUP) * CODES_PER_WORD;
     let start = (w / WORDS_PER_GROUP) * GROUP + in_group;
     let left = columns - min(start, columns);

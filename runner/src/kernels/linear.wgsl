@@ -11,12 +11,16 @@ struct Args {
 }
 
 @group(0) @binding(1) var<uniform> args: Args;
-// [T, columns]
-@group(0) @binding(4) var<storage, read> x: array<f32>;
+// [T, columns], in fours
+@group(0) @binding(4) var<storage, read> x: array<vec4<f32>>;
 // [out_width], or anything where has_bias is 0
 @group(0) @binding(5) var<storage, read> bias: array<f32>;
 // [T, out_width]
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
+
+fn x_at(i: u32) -> f32 {
+    return x[i / 4u][i % 4u];
+}
 
 fn put(t: u32, row: u32, sum: f32) {
     let n = args.first_row + row;

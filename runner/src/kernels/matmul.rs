@@ -4,7 +4,7 @@ use super::{
     Call, GROUPED, GROUPED_OVERRIDES, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site,
     Work, grouped_overrides, rows_of,
 };
-use crate::gpu::{Piece, PlanError};
+use crate::gpu::PlanError;
 use crate::plan::{SlotId, WeightId};
 
 /// Up to this many rows the weight is read anew for each; beyond, a tile amortises it.
@@ -17,7 +17,7 @@ pub(super) const MATVEC: Kernel = Kernel {
     name: "matvec",
     op: KernelOp::Matvec,
     source: &[PRELUDE, GROUPED, LINEAR, include_str!("matvec.wgsl")],
-    overrides: GROUPED_OVERRIDES,
+    overrides: &["BITS", "GROUP", "WHOLE", "LANES"],
     args: ARGS,
     buffers: &[Read, Read, Read, Read, ReadWrite],
     workgroup_bytes: 1024,
@@ -31,7 +31,7 @@ pub(super) const MATMUL: Kernel = Kernel {
     overrides: GROUPED_OVERRIDES,
     args: ARGS,
     buffers: &[Read, Read, Read, Read, ReadWrite],
-    workgroup_bytes: 40 * (33 + 65) * 4,
+    workgroup_bytes: 20 * (9 + 33) * 16,
     invocations: 256,
 };
 
@@ -49,7 +49,10 @@ pub(super) fn calls(
         Some(bias) => site.vector(bias, out_width)?,
         None => Resource::Nothing,
     };
-    let piece_call = |op, piece: Piece, work| {
+    let overrides = grouped_overrides(layout, columns);
+    let lanes = lanes(layout.words_per_row(columns.into()));
+    let mut calls = Vec::with_capacity(2 * pieces.len());
+    for &piece in pieces {
         let has_bias = u32::from(bias.is_some());
         let args = [rows_of(rows), columns, piece.first_row, piece.rows, out_width, has_bias];
         let buffers = [
@@ -59,17 +62,27 @@ pub(super) fn calls(
             bias_buffer,
             Resource::Slot(out),
         ];
-        let call = site.call(op, &args, &buffers, work)?;
-        Ok(Call { overrides: grouped_overrides(layout), ..call })
-    };
-    let mut calls = Vec::with_capacity(2 * pieces.len());
-    for &piece in pieces {
-        // The divisors are the ROWS of the two kernels.
-        let few = Work { rows, tile: 1, groups: piece.rows.div_ceil(4), applies: 1..=FEW };
-        let many =
-            Work { rows, tile: 32, groups: piece.rows.div_ceil(64), applies: FEW + 1..=u32::MAX };
-        calls.push(piece_call(KernelOp::Matvec, piece, few)?);
-        calls.push(piece_call(KernelOp::Matmul, piece, many)?);
+        let few =
+            Work { rows, tile: 1, groups: piece.rows.div_ceil(256 / lanes), applies: 1..=FEW };
+        let matvec = site.call(KernelOp::Matvec, &args, &buffers, few)?;
+        let with_lanes = overrides.iter().copied().chain([lanes]).collect();
+        calls.push(Call { overrides: with_lanes, ..matvec });
+
+        // TOKENS and ROWS of matmul.wgsl.
+        let (tile, groups) = (32, piece.rows.div_ceil(128));
+        let many = Work { rows, tile, groups, applies: FEW + 1..=u32::MAX };
+        let matmul = site.call(KernelOp::Matmul, &args, &buffers, many)?;
+        calls.push(Call { overrides: overrides.clone(), ..matmul });
     }
     Ok(calls)
+}
+
+/// Threads for a row of so many words: enough to read it side by side, few enough that each has work.
+fn lanes(words: u64) -> u32 {
+    match words {
+        ..64 => 8,
+        64..128 => 16,
+        128..256 => 32,
+        _ => 64,
+    }
 }

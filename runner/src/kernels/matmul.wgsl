@@ -1,54 +1,90 @@
-// Many tokens: tiles of 32 tokens by 64 rows, a few words of every row at a time, decoded once into workgroup memory.
-// Each of the 16 x 16 threads sums 2 tokens by 4 rows in registers.
+// Many tokens: tiles of 32 tokens by 128 rows, a few words of every row at a time, decoded once into workgroup memory.
+// Each of the 8 x 32 threads sums 4 tokens by 4 rows in registers.
 
 const TOKENS: u32 = 32u;
-const ROWS: u32 = 64u;
-// Columns of a tile at most: reached by 3-bit codes, ten to a word.
-const DEPTH: u32 = 40u;
-// One more than the tile's width, so that threads which write one column of a tile hit different banks.
-const X_PITCH: u32 = 33u;
-const W_PITCH: u32 = 65u;
+const ROWS: u32 = 128u;
+// Columns of a tile at most: two words of 3-bit codes.
+const DEPTH: u32 = 20u;
+// Tiles are stored in fours of tokens or rows. One more than their width, so that threads which write one column of a
+// tile hit different banks.
+const X_PITCH: u32 = TOKENS / 4u + 1u;
+const W_PITCH: u32 = ROWS / 4u + 1u;
 
-// At least 32 columns a step.
-override STEP_WORDS: u32 = (31u + CODES_PER_WORD) / CODES_PER_WORD;
+override STEP_WORDS: u32 = DEPTH / CODES_PER_WORD;
 override STEP_COLUMNS: u32 = STEP_WORDS * CODES_PER_WORD;
 
 // [DEPTH, TOKENS], padded
-var<workgroup> x_tile: array<f32, DEPTH * X_PITCH>;
+var<workgroup> x_tile: array<vec4<f32>, DEPTH * X_PITCH>;
 // [DEPTH, ROWS], padded
-var<workgroup> w_tile: array<f32, DEPTH * W_PITCH>;
+var<workgroup> w_tile: array<vec4<f32>, DEPTH * W_PITCH>;
+
+// x of a token, or zero where there is none: beyond the row's end that takes out whatever padded codes decode to.
+fn x_or_zero(t: u32, tokens: u32, column: u32, used: bool) -> f32 {
+    if used && t < tokens {
+        return x_at(t * args.columns + column);
+    }
+    return 0.0;
+}
 
 fn load_x(first_token: u32, tokens: u32, first_word: u32, lane: u32) {
-    for (var i = lane; i < TOKENS * STEP_COLUMNS; i += 256u) {
-        let t = first_token + i / STEP_COLUMNS;
+    let words = words_per_row(args.columns);
+    for (var i = lane; i < TOKENS / 4u * STEP_COLUMNS; i += 256u) {
         let column = i % STEP_COLUMNS;
-        let at = span(first_word + column / CODES_PER_WORD, args.columns);
+        let four = i / STEP_COLUMNS;
+        let t = first_token + 4u * four;
+        let w = first_word + column / CODES_PER_WORD;
         let in_word = column % CODES_PER_WORD;
-        var value = 0.0;
-        // Zero beyond the row's end takes out whatever the padded codes decode to.
-        if t < tokens && in_word < at.count {
-            value = x[t * args.columns + at.start + in_word];
-        }
-        x_tile[column * X_PITCH + i / STEP_COLUMNS] = value;
+        let at = span(w, args.columns);
+        let used = w < words && in_word < at.count;
+        x_tile[column * X_PITCH + four] = vec4<f32>(
+            x_or_zero(t, tokens, at.start + in_word, used),
+            x_or_zero(t + 1u, tokens, at.start + in_word, used),
+            x_or_zero(t + 2u, tokens, at.start + in_word, used),
+            x_or_zero(t + 3u, tokens, at.start + in_word, used),
+        );
     }
 }
 
+struct Loaded {
+    word: u32,
+    scale: f32,
+}
+
+fn load_word(row: u32, w: u32) -> Loaded {
+    if row < args.rows && w < words_per_row(args.columns) {
+        let first_scale = row * groups_per_row(args.columns);
+        return Loaded(codes[row * words_per_row(args.columns) + w], scale(first_scale + w / WORDS_PER_GROUP));
+    }
+    return Loaded(0u, 0.0);
+}
+
 fn load_w(first_row: u32, first_word: u32, lane: u32) {
-    let words = words_per_row(args.columns);
-    let groups = groups_per_row(args.columns);
-    for (var i = lane; i < ROWS * STEP_WORDS; i += 256u) {
-        let tile_row = i / STEP_WORDS;
+    for (var i = lane; i < ROWS / 4u * STEP_WORDS; i += 256u) {
+        let four = i / STEP_WORDS;
         let slot = i % STEP_WORDS;
-        let row = first_row + tile_row;
+        let row = first_row + 4u * four;
         let w = first_word + slot;
-        var word = 0u;
-        var factor = 0.0;
-        if row < args.rows && w < words {
-            word = codes[row * words + w];
-            factor = scale(row * groups + w / WORDS_PER_GROUP);
-        }
+        // One thread decodes a word of four rows, because two threads must not write one vector.
+        let p = load_word(row, w);
+        let q = load_word(row + 1u, w);
+        let r = load_word(row + 2u, w);
+        let s = load_word(row + 3u, w);
+        let scales_of_four = vec4<f32>(p.scale, q.scale, r.scale, s.scale);
         for (var c = 0u; c < CODES_PER_WORD; c++) {
-            w_tile[(slot * CODES_PER_WORD + c) * W_PITCH + tile_row] = code(word, c) * factor;
+            let codes_of_four = vec4<f32>(code(p.word, c), code(q.word, c), code(r.word, c), code(s.word, c));
+            w_tile[(slot * CODES_PER_WORD + c) * W_PITCH + four] = codes_of_four * scales_of_four;
+        }
+    }
+}
+
+fn put4(t: u32, tokens: u32, first_row: u32, sums: vec4<f32>) {
+    if t >= tokens {
+        return;
+    }
+    for (var j = 0u; j < 4u; j++) {
+        let row = first_row + j;
+        if row < args.rows {
+            put(t, row, sums[j]);
         }
     }
 }
@@ -68,30 +104,32 @@ fn matmul(
     if first_row >= args.rows {
         return;
     }
-    let row = lane % 16u;
-    let t = lane / 16u;
+    // This thread's four rows and four tokens.
+    let row_four = lane % 32u;
+    let token_four = lane / 32u;
     let words = words_per_row(args.columns);
-    var low = vec4<f32>();
-    var high = vec4<f32>();
+    var a = vec4<f32>();
+    var b = vec4<f32>();
+    var c = vec4<f32>();
+    var d = vec4<f32>();
     for (var w = 0u; w < words; w += STEP_WORDS) {
         load_x(first_token, tokens, w, lane);
         load_w(first_row, w, lane);
         workgroupBarrier();
         for (var k = 0u; k < STEP_COLUMNS; k++) {
-            let at = k * W_PITCH + row;
-            let weights = vec4<f32>(w_tile[at], w_tile[at + 16u], w_tile[at + 32u], w_tile[at + 48u]);
-            low += x_tile[k * X_PITCH + t] * weights;
-            high += x_tile[k * X_PITCH + t + 16u] * weights;
+            let weights = w_tile[k * W_PITCH + row_four];
+            let inputs = x_tile[k * X_PITCH + token_four];
+            a += inputs.x * weights;
+            b += inputs.y * weights;
+            c += inputs.z * weights;
+            d += inputs.w * weights;
         }
         workgroupBarrier();
     }
-    for (var j = 0u; j < 4u; j++) {
-        let n = first_row + row + 16u * j;
-        if n < args.rows && first_token + t < tokens {
-            put(first_token + t, n, low[j]);
-        }
-        if n < args.rows && first_token + t + 16u < tokens {
-            put(first_token + t + 16u, n, high[j]);
-        }
-    }
+    let t = first_token + 4u * token_four;
+    let row = first_row + 4u * row_four;
+    put4(t, tokens, row, a);
+    put4(t + 1u, tokens, row, b);
+    put4(t + 2u, tokens, row, c);
+    put4(t + 3u, tokens, row, d);
 }

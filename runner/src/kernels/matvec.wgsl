@@ -1,8 +1,9 @@
-// Few tokens: the weight is read once a token, word by word. A workgroup has 4 rows with 64 threads each, so that
+// Few tokens: the weight is read once a token, word by word. A workgroup has 256 / LANES rows with LANES threads each;
 // neighbouring threads read neighbouring words.
 
-const ROWS: u32 = 4u;
-const LANES: u32 = 64u;
+// A power of two.
+override LANES: u32;
+override ROWS: u32 = 256u / LANES;
 
 var<workgroup> partial: array<f32, 256>;
 
@@ -11,14 +12,15 @@ fn share(word: u32, w: u32, first_scale: u32, x_start: u32) -> f32 {
     let at = span(w, args.columns);
     let start = x_start + at.start;
     var sum = 0.0;
-    if at.count == CODES_PER_WORD {
-        // A bound known to the compiler, so that it unrolls.
-        for (var i = 0u; i < CODES_PER_WORD; i++) {
-            sum += code(word, i) * x[start + i];
+    if WHOLE && CODES_PER_WORD % 4u == 0u {
+        // Rows of x start at a multiple of four, and the bound is known to the compiler.
+        for (var i = 0u; i < CODES_PER_WORD; i += 4u) {
+            let four = vec4<f32>(code(word, i), code(word, i + 1u), code(word, i + 2u), code(word, i + 3u));
+            sum += dot(four, x[(start + i) / 4u]);
         }
     } else {
         for (var i = 0u; i < at.count; i++) {
-            sum += code(word, i) * x[start + i];
+            sum += code(word, i) * x_at(start + i);
         }
     }
     return sum * scale(first_scale + w / WORDS_PER_GROUP);

@@ -45,7 +45,7 @@ pub const KERNELS: &[Kernel] = &[
 const PRELUDE: &str = include_str!("prelude.wgsl");
 const GROUPED: &str = include_str!("grouped.wgsl");
 /// The override constants of grouped.wgsl.
-const GROUPED_OVERRIDES: &[&str] = &["BITS", "GROUP"];
+const GROUPED_OVERRIDES: &[&str] = &["BITS", "GROUP", "WHOLE"];
 
 /// One row of the table of kernels.
 #[derive(Debug, PartialEq, Eq)]
@@ -283,7 +283,9 @@ fn rows_of(rows: Rows) -> u32 {
     }
 }
 
-/// The values of [`GROUPED_OVERRIDES`].
-fn grouped_overrides(layout: Grouped) -> Vec<u32> {
-    vec![layout.bits, layout.group]
+/// The values of [`GROUPED_OVERRIDES`] for rows of so many columns.
+fn grouped_overrides(layout: Grouped, columns: u32) -> Vec<u32> {
+    let whole = columns.is_multiple_of(layout.group)
+        && layout.group.is_multiple_of(layout.codes_per_word());
+    vec![layout.bits, layout.group, u32::from(whole)]
 }

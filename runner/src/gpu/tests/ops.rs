@@ -9,8 +9,8 @@ use crate::plan::{Cache, CacheId, Heads, RopeIndex};
 #[test]
 fn matmul() {
     let Some(gpu) = gpu(Caps::floor()) else { return };
-    // The last has more words in a row than a workgroup takes at once.
-    for (rows, columns) in [(1, 20), (5, 100), (33, 32), (130, 70), (3, 2100)] {
+    // 160 columns fill whole groups of both layouts; the last has more words in a row than a workgroup takes at once.
+    for (rows, columns) in [(1, 20), (5, 100), (33, 32), (130, 70), (66, 160), (3, 2100)] {
         for layout in [Q4, Q3] {
             for bias in [None, Some(Dtype::Float16)] {
                 let mut bench = Bench::new(layout);
