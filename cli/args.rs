@@ -16,7 +16,30 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     Convert(ConvertArgs),
     Verify(VerifyArgs),
+    Run(RunArgs),
     Inspect(InspectArgs),
+    Devices(DevicesArgs),
+    Demo(DemoArgs),
+}
+
+/// Where to run.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum DeviceChoice {
+    /// A GPU where there is one, else the CPU reference.
+    Auto,
+    /// A GPU, or an error.
+    Gpu,
+    /// The CPU reference.
+    Cpu,
+}
+
+/// What kernels may rely on.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum CapsChoice {
+    /// Whatever the adapter offers.
+    Auto,
+    /// Only what WebGPU guarantees everywhere.
+    None,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
@@ -78,6 +101,76 @@ pub(crate) struct VerifyArgs {
 pub(crate) struct InspectArgs {
     /// Bundle or checkpoint folder.
     pub(crate) path: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Run a bundle on a prompt.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// Bundle folder.
+    pub(crate) bundle: PathBuf,
+    #[command(flatten)]
+    pub(crate) prompt: PromptArgs,
+    /// Tokens to generate; default: 256 (0 with --logits), or what fits the context.
+    #[arg(short = 'n', value_name = "N")]
+    pub(crate) count: Option<u32>,
+    /// Where to run.
+    #[arg(long, default_value = "auto")]
+    pub(crate) device: DeviceChoice,
+    /// What kernels may rely on.
+    #[arg(long, default_value = "auto")]
+    pub(crate) caps: CapsChoice,
+    /// 0 takes the likeliest token always; higher is more varied.
+    #[arg(long, default_value_t = 0.0, value_name = "T")]
+    pub(crate) temperature: f32,
+    /// Draw only from the likeliest tokens that together have this probability.
+    #[arg(long, default_value_t = 1.0, value_name = "P")]
+    pub(crate) top_p: f32,
+    /// Equal seeds give equal answers.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) seed: u64,
+    /// Write the logits of every prompt token, [tokens, vocab] f32, to a safetensors file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) logits: Option<PathBuf>,
+    /// Do not compare hashes while loading.
+    #[arg(long)]
+    pub(crate) no_verify: bool,
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What to run on.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct PromptArgs {
+    /// A message, put through the chat template.
+    #[arg(short, long, value_name = "TEXT")]
+    pub(crate) prompt: Option<String>,
+    /// A text to continue, as it is.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) raw: Option<String>,
+    /// Token ids, separated by commas; needs no tokenizer, and nothing but -n ends the generation.
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    pub(crate) tokens: Option<Vec<u32>>,
+}
+
+/// List the adapters that a bundle can run on, the preferred one first.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DevicesArgs {
+    /// Print a JSON array.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Convert, verify and run the small model that ships with the program.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoArgs {
+    /// Where to run.
+    #[arg(long, default_value = "auto")]
+    pub(crate) device: DeviceChoice,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

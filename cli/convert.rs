@@ -39,38 +39,36 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
         print_plan(&conversion, &shards, &sidecars.files);
         return Ok(true);
     };
-    let options = StreamOptions { allow_non_finite: args.allow_non_finite };
     let bar = progress::bytes(conversion.source_bytes(), "converting");
-    let written =
-        write(&conversion, &records, &shards, sidecars.files, output, occupied, options, &bar)?;
+    let options = StreamOptions { allow_non_finite: args.allow_non_finite };
+    let job = Job { conversion, records, shards, sidecars: sidecars.files, occupied, options };
+    let written = write(job, output, &bar)?;
     bar.finish_and_clear();
     print_written(output, &written, args.json);
     Ok(true)
 }
 
-/// Streams a planned conversion into a folder.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the joint between two crates that do not know each other"
-)]
-pub(crate) fn write(
-    conversion: &Conversion<'_>,
-    records: &[RecordSpec],
-    shards: &[ShardPlan],
-    sidecars: Vec<Sidecar>,
-    output: &Path,
-    occupied: Occupied,
-    options: StreamOptions,
-    bar: &ProgressBar,
-) -> anyhow::Result<Written> {
+/// A planned conversion and everything that it will write.
+pub(crate) struct Job<'a> {
+    pub(crate) conversion: Conversion<'a>,
+    pub(crate) records: Vec<RecordSpec>,
+    pub(crate) shards: Vec<ShardPlan>,
+    pub(crate) sidecars: Vec<Sidecar>,
+    pub(crate) occupied: Occupied,
+    pub(crate) options: StreamOptions,
+}
+
+/// Joins the two crates that do not know each other: one's pieces become the other's shards.
+pub(crate) fn write(job: Job<'_>, output: &Path, bar: &ProgressBar) -> anyhow::Result<Written> {
+    let Job { conversion, records, shards, sidecars, occupied, options } = job;
     let info = BundleInfo {
         model: &conversion.model,
         scheme: conversion.scheme,
         codes: conversion.codes.name,
         provenance: conversion.provenance(),
         counted_parameters: conversion.counted_parameters,
-        records,
-        shards,
+        records: &records,
+        shards: &shards,
         sidecars,
     };
     let folder = Folder::claim(output, occupied)?;

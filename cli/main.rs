@@ -7,9 +7,12 @@
 
 mod args;
 mod convert;
+mod demo;
+mod devices;
 mod inspect;
 mod progress;
 mod report;
+mod run;
 mod sidecars;
 mod verify;
 
@@ -24,7 +27,10 @@ fn main() -> ExitCode {
     let result = match args.command {
         Command::Convert(args) => convert::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Devices(args) => devices::run(&args),
+        Command::Demo(args) => demo::run(&args),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

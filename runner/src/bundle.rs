@@ -36,6 +36,23 @@ pub enum BundleError {
     WrongChunk { file: String, chunk: usize, start: u64, end: u64 },
 }
 
+impl BundleError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NotABundle => "give the folder that `packlight convert -o` wrote".into(),
+            Self::WrongChunk { .. } => {
+                "the bundle is damaged: convert it again, or look at it all the same with --no-verify".into()
+            }
+            Self::Missing(_) | Self::Manifest(_) | Self::Disagree(_) | Self::Source(SourceError::Truncated { .. }) => {
+                "the bundle is damaged: `packlight verify` lists everything wrong with it".into()
+            }
+            Self::UnknownScheme(_) => "a newer packlight may know it".into(),
+            Self::Source(SourceError::Io { .. }) => return None,
+        })
+    }
+}
+
 /// Whether hashes are compared while reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {

@@ -58,13 +58,7 @@ impl EngineError {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::Bundle(BundleError::NotABundle) => "give the folder that `packlight convert -o` wrote".into(),
-            Self::Bundle(BundleError::WrongChunk { .. }) => {
-                "the bundle is damaged: convert it again, or look at it all the same with --no-verify".into()
-            }
-            Self::Bundle(BundleError::Missing(_) | BundleError::Manifest(_) | BundleError::Disagree(_)) => {
-                "the bundle is damaged: `packlight verify` lists everything wrong with it".into()
-            }
+            Self::Bundle(error) => return error.hint(),
             Self::Gpu(GpuError::NoAdapter) => {
                 "install a Vulkan driver (Debian: mesa-vulkan-drivers), or use --device cpu".into()
             }

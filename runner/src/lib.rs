@@ -3,6 +3,7 @@
 pub mod bundle;
 pub mod engine;
 pub mod executor;
+pub mod generate;
 pub mod gpu;
 pub mod kernels;
 pub mod plan;

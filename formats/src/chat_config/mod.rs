@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 pub use choice::{Checkpoint, Choice, Difference, choose, named};
 pub use conversation::{Conversation, Message, Role, Texts};
 pub use presets::{PRESETS, Preset, by_name};
-pub use tokenizer_info::{Postproc, TokenizerInfo, active_vocab_size};
+pub use tokenizer_info::{Postproc, TokenizerInfo, active_vocab_size, token_id};
 
 use crate::python_json;
 use settings::Settings;

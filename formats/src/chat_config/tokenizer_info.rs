@@ -80,6 +80,14 @@ pub fn active_vocab_size(tokenizer: &Value) -> Option<u64> {
     Some((in_model + added) as u64)
 }
 
+/// The id of the token that is written `text`: an added token, or one of the model's vocabulary.
+pub fn token_id(tokenizer: &Value, text: &str) -> Option<u32> {
+    let rows = tokenizer["added_tokens"].as_array().map_or(&[][..], Vec::as_slice);
+    let added = rows.iter().find(|row| row["content"] == text).map(|row| &row["id"]);
+    let id = added.unwrap_or(&tokenizer["model"]["vocab"][text]);
+    id.as_u64().and_then(|id| u32::try_from(id).ok())
+}
+
 fn added_tokens(tokenizer: &Value) -> impl Iterator<Item = &str> {
     let rows = tokenizer["added_tokens"].as_array().map_or(&[][..], Vec::as_slice);
     rows.iter().filter_map(|row| row["content"].as_str())

@@ -1,5 +1,6 @@
 //! Text in and text out: tokenizer, chat template, sampling and the rules that end an answer.
 
+pub mod bundle;
 pub mod chat;
 pub mod date;
 pub mod detokenize;
@@ -8,6 +9,7 @@ pub mod stop;
 pub mod template;
 pub mod tokenizer;
 
+pub use bundle::{Text, TextError};
 pub use chat::{ChatError, ChatFormat};
 pub use date::Date;
 pub use detokenize::Detokenizer;

@@ -17,6 +17,11 @@ pub struct Sampling {
 impl Sampling {
     /// The most likely token, the lowest id of equals.
     pub const GREEDY: Self = Self { temperature: 0.0, top_p: 1.0, seed: 0 };
+
+    /// Whether the most likely token is taken always, so that the logits themselves are not needed.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature == 0.0
+    }
 }
 
 /// Why no token could be chosen.
