@@ -101,6 +101,23 @@ fn both_spellings_of_rope_give_the_same_file() {
 }
 
 #[test]
+fn longrope_has_the_keys_that_mlc_adds_under_all_its_names() {
+    let mut old = json_of("phi3", "config.json");
+    let mut new = old.clone();
+    old["rope_scaling"] = json!({"long_factor": [2.0], "short_factor": [1.0], "type": "su"});
+    new["rope_parameters"] = json!({
+        "long_factor": [2.0], "rope_theta": 10000.0, "rope_type": "longrope", "short_factor": [1.0],
+    });
+    assert_eq!(made("phi3", &old), made("phi3", &new));
+    let made: Value = serde_json::from_str(&made("phi3", &new)).unwrap();
+    let expected = json!({
+        "long_factor": [2.0], "short_factor": [1.0], "type": "longrope", "rope_type": "longrope",
+        "max_position_embeddings": 4096, "original_max_position_embeddings": 4096,
+    });
+    assert_eq!(made["model_config"]["rope_scaling"], expected);
+}
+
+#[test]
 fn an_architecture_without_a_class_keeps_its_settings() {
     let text_config =
         json!({"vocab_size": 512, "max_position_embeddings": 4096, "odd": [1.0, null]});
