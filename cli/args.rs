@@ -123,7 +123,7 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value = "auto")]
     pub(crate) caps: CapsChoice,
     /// 0 takes the likeliest token always; higher is more varied.
-    #[arg(long, default_value_t = 0.0, value_name = "T")]
+    #[arg(long, default_value_t = 0.0, value_name = "T", allow_negative_numbers = true)]
     pub(crate) temperature: f32,
     /// Draw only from the likeliest tokens that together have this probability.
     #[arg(long, default_value_t = 1.0, value_name = "P")]
