@@ -28,8 +28,8 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     let shards = plan_shards(&records, args.shard_bytes);
     let sidecars = sidecars::collect(&checkpoint, scheme, args.conv_template.as_deref())?;
     report_skipped(&conversion);
-    for note in &sidecars.notes {
-        eprintln!("note: {note}");
+    for warning in &sidecars.warnings {
+        eprintln!("warning: {warning}");
     }
     let occupied = if args.force { Occupied::Replace } else { Occupied::Refuse };
     if let Some(output) = &args.output {
@@ -111,7 +111,7 @@ fn report_skipped(conversion: &Conversion<'_>) {
     let biases = conversion.weights.iter().filter(biased).count();
     if biases > 0 && conversion.model.architecture == "llama" {
         eprintln!(
-            "note: {biases} biases are kept as records; WebLLM's Llama library does not read them"
+            "warning: {biases} biases are kept as records; WebLLM's Llama library does not read them"
         );
     }
 }

@@ -30,7 +30,7 @@ fn masked(text: &str) -> String {
 fn dry_run_prints_the_whole_plan() {
     let checkpoint = fixture("llama_untied");
     let ran = packlight!("convert", checkpoint, "--dry-run", "--codes", "mlc");
-    assert_snapshot!("dry_run_notes", masked(&ran.stderr));
+    assert_snapshot!("dry_run_warnings", masked(&ran.stderr));
     assert_snapshot!("dry_run", masked(&ran.ok()));
 }
 
