@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use packlight_formats::quant::codes::CODES;
+use packlight_formats::quant::{Codes, SCHEMES, Scheme};
 
 /// Turn a Hugging Face checkpoint into a 4-bit bundle that a browser can load, and prove that it still talks.
 #[derive(Debug, Parser)]
@@ -33,6 +35,13 @@ pub(crate) enum DeviceChoice {
     Cpu,
 }
 
+/// Where ties go.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum RoundingChoice {
+    Even,
+    Away,
+}
+
 /// What kernels may rely on.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum CapsChoice {
@@ -52,11 +61,14 @@ pub(crate) struct ConvertArgs {
     #[arg(short, long, required_unless_present = "dry_run")]
     pub(crate) output: Option<PathBuf>,
     /// Quantisation scheme.
-    #[arg(long, default_value = "q4f16_1", value_parser = scheme_names())]
+    #[arg(long, default_value = Scheme::DEFAULT.name, value_parser = scheme_names())]
     pub(crate) scheme: String,
     /// How codes are chosen. mlc: exactly as MLC-LLM does.
-    #[arg(long, default_value = "mlc", value_parser = codes_names())]
+    #[arg(long, default_value = Codes::DEFAULT.name, value_parser = codes_names())]
     pub(crate) codes: String,
+    /// Where `--codes mlc` puts a tie: even as TVM does since 0.24 (default), away from zero as it did before.
+    #[arg(long)]
+    pub(crate) rounding: Option<RoundingChoice>,
     /// Conversation template for mlc-chat-config.json, by MLC's name; default: the one that equals the chat template.
     #[arg(long, value_name = "NAME")]
     pub(crate) conv_template: Option<String>,
@@ -177,11 +189,11 @@ pub(crate) struct DemoArgs {
 }
 
 fn scheme_names() -> Vec<&'static str> {
-    packlight_formats::quant::SCHEMES.iter().map(|scheme| scheme.name).collect()
+    SCHEMES.iter().map(|scheme| scheme.name).collect()
 }
 
 fn codes_names() -> Vec<&'static str> {
-    packlight_formats::quant::codes::CODES.iter().map(|codes| codes.name).collect()
+    CODES.iter().map(|codes| codes.name).collect()
 }
 
 /// `32MiB`, `25MB`, `1000`.

@@ -5,14 +5,14 @@ use std::path::Path;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{HumanBytes, ProgressBar};
 use packlight_convert::{Checkpoint, Conversion, ConvertError, PlannedWeight, StreamOptions};
-use packlight_formats::quant::{Codes, Scheme, Storage};
+use packlight_formats::quant::{Codes, Rounding, Scheme, Storage};
 use packlight_formats::record::RecordSpec;
 use packlight_pack::{
     BundleInfo, Folder, Occupied, PackError, ShardPlan, Sidecar, Written, plan_shards, write_bundle,
 };
 use serde_json::json;
 
-use crate::args::ConvertArgs;
+use crate::args::{ConvertArgs, RoundingChoice};
 use crate::report::Hinted;
 use crate::{progress, sidecars};
 
@@ -22,6 +22,7 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     }
     let scheme = Scheme::find(&args.scheme).ok_or_else(|| unknown("scheme", &args.scheme))?;
     let codes = Codes::find(&args.codes).ok_or_else(|| unknown("chooser", &args.codes))?;
+    let rounding = rounding(args.rounding, codes)?;
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
     let conversion = Conversion::plan(&checkpoint, scheme, codes)?;
     let records = conversion.records();
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
         return Ok(true);
     };
     let bar = progress::bytes(conversion.source_bytes(), "converting");
-    let options = StreamOptions { allow_non_finite: args.allow_non_finite };
+    let options = StreamOptions { allow_non_finite: args.allow_non_finite, rounding };
     let job = Job { conversion, records, shards, sidecars: sidecars.files, occupied, options };
     let written = write(job, output, &bar)?;
     bar.finish_and_clear();
@@ -65,6 +66,7 @@ pub(crate) fn write(job: Job<'_>, output: &Path, bar: &ProgressBar) -> anyhow::R
         model: &conversion.model,
         scheme: conversion.scheme,
         codes: conversion.codes.name,
+        rounding: conversion.codes.rounds.then_some(options.rounding),
         provenance: conversion.provenance(),
         counted_parameters: conversion.counted_parameters,
         records: &records,
@@ -96,6 +98,17 @@ impl Failure {
             Self::Convert(error) => error.into(),
             Self::Pack(error) => error.into(),
         }
+    }
+}
+
+fn rounding(choice: Option<RoundingChoice>, codes: &Codes) -> Result<Rounding, Hinted> {
+    match choice {
+        Some(_) if !codes.rounds => Err(Hinted::new(
+            format!("--rounding does not apply to --codes {}", codes.name),
+            "leave it out, or use --codes mlc",
+        )),
+        Some(RoundingChoice::Away) => Ok(Rounding::Away),
+        Some(RoundingChoice::Even) | None => Ok(Rounding::Even),
     }
 }
 

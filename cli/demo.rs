@@ -6,7 +6,7 @@ use std::time::Instant;
 use comfy_table::{Table, presets};
 use indicatif::{HumanBytes, ProgressBar};
 use packlight_convert::{Checkpoint, Conversion, StreamOptions};
-use packlight_formats::quant::{Codes, SCHEMES, codes::CODES};
+use packlight_formats::quant::{Codes, Rounding, Scheme};
 use packlight_pack::{DEFAULT_SHARD_BYTES, Occupied, VerifyOptions, Written, plan_shards, verify};
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::engine::{Engine, RunsOn};
@@ -81,14 +81,14 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<bool> {
 
 fn convert(checkpoint: &std::path::Path, bundle: &std::path::Path) -> anyhow::Result<Written> {
     let checkpoint = Checkpoint::open(checkpoint)?;
-    let (scheme, codes): (_, &Codes) = (&SCHEMES[0], &CODES[0]);
-    let conversion = Conversion::plan(&checkpoint, scheme, codes)?;
+    let scheme = Scheme::DEFAULT;
+    let conversion = Conversion::plan(&checkpoint, scheme, Codes::DEFAULT)?;
     let records = conversion.records();
     let job = Job {
         shards: plan_shards(&records, DEFAULT_SHARD_BYTES),
         sidecars: sidecars::collect(&checkpoint, scheme, None)?.files,
         occupied: Occupied::Refuse,
-        options: StreamOptions { allow_non_finite: false },
+        options: StreamOptions { allow_non_finite: false, rounding: Rounding::default() },
         records,
         conversion,
     };

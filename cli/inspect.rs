@@ -4,7 +4,7 @@ use indicatif::HumanBytes;
 use packlight_convert::{Checkpoint, Conversion};
 use packlight_formats::manifest::packlight::{PACKLIGHT, Packlight};
 use packlight_formats::model::Model;
-use packlight_formats::quant::{Codes, SCHEMES, Scheme, codes::CODES};
+use packlight_formats::quant::{Codes, Scheme};
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::plan::Plan;
 use packlight_runner::source::Folder;
@@ -46,8 +46,8 @@ fn bundle(args: &InspectArgs) -> anyhow::Result<()> {
 
 fn checkpoint(args: &InspectArgs) -> anyhow::Result<()> {
     let checkpoint = Checkpoint::open(&args.path)?;
-    let (scheme, codes): (&'static Scheme, &'static Codes) = (&SCHEMES[0], &CODES[0]);
-    let conversion = Conversion::plan(&checkpoint, scheme, codes)?;
+    let scheme = Scheme::DEFAULT;
+    let conversion = Conversion::plan(&checkpoint, scheme, Codes::DEFAULT)?;
     if args.json {
         let skipped: Vec<_> = conversion
             .skipped

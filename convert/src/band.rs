@@ -1,4 +1,4 @@
-//! A band: some rows of a weight, evaluated from their sources and rounded to the scheme's dtype.
+//! A band: a block of a weight, evaluated from its sources and rounded to the scheme's dtype.
 
 use std::ops::Range;
 
@@ -10,47 +10,80 @@ use packlight_formats::safetensors::TensorInfo;
 use crate::checkpoint::{Checkpoint, WeightFile};
 use crate::error::ConvertError;
 
+/// Some columns of some rows of a weight.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub(crate) rows: Range<u64>,
+    pub(crate) columns: Range<u64>,
+}
+
+impl Block {
+    pub(crate) fn height(&self) -> u64 {
+        self.rows.end - self.rows.start
+    }
+
+    pub(crate) fn width(&self) -> u64 {
+        self.columns.end - self.columns.start
+    }
+}
+
 /// The part of a tensor that a band reads.
 struct Run<'a> {
     file: &'a WeightFile,
     tensor: &'a TensorInfo,
     dtype: Dtype,
-    /// Elements of the tensor, flat.
-    elements: Range<u64>,
+    rows: Range<u64>,
+    /// Elements in a row of the tensor.
+    stride: u64,
 }
 
-impl Run<'_> {
-    /// Its bytes, relative to the tensor.
+impl<'a> Run<'a> {
+    /// All its rows, as bytes relative to the tensor.
     fn span(&self) -> Range<u64> {
-        self.elements.start * self.dtype.bytes()..self.elements.end * self.dtype.bytes()
+        let row = self.stride * self.dtype.bytes();
+        self.rows.start * row..self.rows.end * row
+    }
+
+    /// Some columns of its rows, flat: neighbouring elements of the tensor, where they start and their bytes.
+    fn pieces(&self, columns: Range<u64>) -> impl Iterator<Item = (u64, &'a [u8])> {
+        let whole = columns == (0..self.stride);
+        let height = self.rows.end - self.rows.start;
+        let (pieces, length) =
+            if whole { (1, height * self.stride) } else { (height, columns.end - columns.start) };
+        let (first, size) = (self.rows.start * self.stride + columns.start, self.dtype.bytes());
+        let (bytes, stride) = (self.file.bytes(self.tensor), self.stride);
+        (0..pieces).map(move |row| {
+            let start = first + row * stride;
+            let index = |element: u64| usize::try_from(element * size).unwrap_or(usize::MAX);
+            (start, bytes.get(index(start)..index(start + length)).unwrap_or_default())
+        })
     }
 }
 
-/// Rows `rows` of `weight`, `[rows, columns]`, rounded to `dtype`.
+/// A block of `weight`, row-major, rounded to `dtype`.
 ///
 /// Sources are stacked in their own dtype and rounded once, as `numpy.concatenate` and `astype` do.
 pub(crate) fn evaluate(
     checkpoint: &Checkpoint,
     weight: &Weight,
-    rows: &Range<u64>,
+    block: &Block,
     dtype: Dtype,
     allow_non_finite: bool,
 ) -> Result<Vec<f32>, ConvertError> {
-    let count = (rows.end - rows.start) * weight.columns();
+    let count = block.height() * block.width();
     let mut values = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
-    for run in runs(checkpoint, weight, rows) {
-        let span = run.span();
-        let span = usize::try_from(span.start).unwrap_or(usize::MAX)
-            ..usize::try_from(span.end).unwrap_or(usize::MAX);
-        let bytes = run.file.bytes(run.tensor).get(span).unwrap_or_default();
-        let start = values.len();
-        match dtype {
-            Dtype::Float16 => read(bytes, run.dtype, round_f16, &mut values),
-            Dtype::Bfloat16 => read(bytes, run.dtype, round_bf16, &mut values),
-            _ => read(bytes, run.dtype, |x| x, &mut values),
-        }
-        if !allow_non_finite && let Some(i) = values[start..].iter().position(|x| !x.is_finite()) {
-            return Err(non_finite(&run, bytes, i, dtype));
+    for run in runs(checkpoint, weight, &block.rows) {
+        for (first, bytes) in run.pieces(block.columns.clone()) {
+            let start = values.len();
+            match dtype {
+                Dtype::Float16 => read(bytes, run.dtype, round_f16, &mut values),
+                Dtype::Bfloat16 => read(bytes, run.dtype, round_bf16, &mut values),
+                _ => read(bytes, run.dtype, |x| x, &mut values),
+            }
+            let odd = || values[start..].iter().position(|x| !x.is_finite());
+            if !allow_non_finite && let Some(i) = odd() {
+                return Err(non_finite(&run, first, bytes, i, dtype));
+            }
         }
     }
     Ok(values)
@@ -64,7 +97,7 @@ pub(crate) fn release(checkpoint: &Checkpoint, weight: &Weight, rows: &Range<u64
     }
 }
 
-/// The runs of source elements that make up some rows of a weight, in order.
+/// The runs of source rows that make up some rows of a weight, in order.
 fn runs<'a>(
     checkpoint: &'a Checkpoint,
     weight: &'a Weight,
@@ -81,7 +114,8 @@ fn runs<'a>(
             file: &checkpoint.files()[file],
             tensor,
             dtype: Dtype::from_safetensors(tensor.dtype)?,
-            elements: (start - above.start) * columns..(end - above.start) * columns,
+            rows: start - above.start..end - above.start,
+            stride: columns,
         })
     })
 }
@@ -101,12 +135,12 @@ fn read(bytes: &[u8], dtype: Dtype, round: impl Fn(f32) -> f32, out: &mut Vec<f3
     }
 }
 
-fn non_finite(run: &Run<'_>, bytes: &[u8], i: usize, dtype: Dtype) -> ConvertError {
+fn non_finite(run: &Run<'_>, first: u64, bytes: &[u8], i: usize, dtype: Dtype) -> ConvertError {
     let mut original = Vec::new();
     read(bytes, run.dtype, |x| x, &mut original);
     let value = original[i];
     let (tensor, file) = (run.tensor.name.clone(), run.file.name.clone());
-    let index = unravel(run.elements.start + i as u64, &run.tensor.shape);
+    let index = unravel(first + i as u64, &run.tensor.shape);
     if value.is_finite() {
         ConvertError::Overflow { tensor, file, index, value, dtype }
     } else {

@@ -6,6 +6,7 @@
 mod band;
 mod check;
 mod checkpoint;
+mod encode;
 mod error;
 mod map;
 mod order;

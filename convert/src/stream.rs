@@ -1,28 +1,38 @@
 //! The stream of records: bands are evaluated and quantised on all threads and emitted in order.
 
-use std::ops::Range;
-
 use packlight_formats::dtype::Dtype;
 use packlight_formats::model::Weight;
-use packlight_formats::quant::Storage;
+use packlight_formats::quant::{Order, Rounding, Storage};
 use rayon::prelude::*;
 
-use crate::band::{evaluate, release};
+use crate::band::{Block, release};
 use crate::check::{Conversion, PlannedWeight};
+use crate::encode::{Encoded, Lines};
 use crate::error::ConvertError;
 
-/// Values in a band: enough work to be worth a thread's while, little enough to stay in a cache.
-const BAND_VALUES: u64 = 1 << 18;
 /// Bands in flight per thread. They are emitted together, so more would only take memory.
 const BANDS_PER_THREAD: usize = 4;
 /// The longest piece that is emitted.
 const PIECE_BYTES: usize = 1 << 20;
+
+/// How work is cut, which bounds memory and does not show in the result.
+#[derive(Clone, Copy)]
+struct Cut {
+    /// Values in a band: enough work to be worth a thread's while, little enough to stay in a cache.
+    band: u64,
+    /// Values in a strip of a transposed weight, whose codes (32 MiB at 4 bits) are held until all its rows are there.
+    strip: u64,
+}
+
+const CUT: Cut = Cut { band: 1 << 18, strip: 1 << 26 };
 
 /// Choices that do not change which records there are.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamOptions {
     /// Convert NaN, infinities and overflows as the scheme does instead of stopping at the first.
     pub allow_non_finite: bool,
+    /// For choosers that depend on it.
+    pub rounding: Rounding,
 }
 
 /// Some bytes of a record. Pieces come in the order of the records, and of the bytes in each.
@@ -36,42 +46,59 @@ pub struct Piece {
     pub source_bytes: u64,
 }
 
+/// What one thread encodes at a time.
 struct Band {
     weight: usize,
-    rows: Range<u64>,
-}
-
-/// A quantised band; a weight that is not quantised has no scales.
-struct Encoded {
-    values: Vec<u8>,
-    scales: Vec<u8>,
+    block: Block,
+    /// Nothing of its weight that comes later belongs before it in a record: it and what was held back can go out.
+    ends_strip: bool,
+    ends_weight: bool,
 }
 
 impl Conversion<'_> {
     /// Quantises everything, calling `emit` with each piece. An error of `emit` ends the stream.
     ///
-    /// The pieces depend on the checkpoint and the scheme only, not on the number of threads.
+    /// The pieces depend on the checkpoint, the scheme and the options only, not on the number of threads.
     pub fn stream<E: From<ConvertError>>(
         &self,
         options: StreamOptions,
+        emit: impl FnMut(Piece) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.stream_cut(CUT, options, emit)
+    }
+
+    fn stream_cut<E: From<ConvertError>>(
+        &self,
+        cut: Cut,
+        options: StreamOptions,
         mut emit: impl FnMut(Piece) -> Result<(), E>,
     ) -> Result<(), E> {
-        let bands = self.bands();
+        let bands: Vec<Band> =
+            self.weights.iter().enumerate().flat_map(|(i, weight)| cut.bands(i, weight)).collect();
         let mut record = 0;
-        let mut scales = Vec::new();
+        let (mut codes, mut scales) = (Vec::new(), Vec::new());
+        let (mut source_bytes, mut all_scales) = (0, Vec::new());
         for bands in bands.chunks(BANDS_PER_THREAD * rayon::current_num_threads()) {
-            let encoded: Vec<Result<Encoded, ConvertError>> =
-                bands.par_iter().map(|band| self.encode(band, options)).collect();
+            let encoded: Vec<Result<Encoded, ConvertError>> = bands
+                .par_iter()
+                .map(|band| self.encode(&self.weights[band.weight], &band.block, options))
+                .collect();
             for (band, encoded) in bands.iter().zip(encoded) {
                 let encoded = encoded?;
                 let PlannedWeight { weight, storage } = &self.weights[band.weight];
-                let source_bytes = self.band_source_bytes(weight, &band.rows);
-                emit_pieces(record, encoded.values, source_bytes, &mut emit)?;
-                scales.extend(encoded.scales);
-                release(self.checkpoint, weight, &band.rows);
-                if band.rows.end == weight.rows() {
-                    if !scales.is_empty() {
-                        emit_pieces(record + 1, std::mem::take(&mut scales), 0, &mut emit)?;
+                source_bytes += self.source_bytes_of(weight, &band.block);
+                release(self.checkpoint, weight, &band.block.rows);
+                codes.push(encoded.values);
+                scales.push(encoded.scales);
+                if band.ends_strip {
+                    let codes = interleave(std::mem::take(&mut codes));
+                    emit_pieces(record, &codes, std::mem::take(&mut source_bytes), &mut emit)?;
+                    all_scales.extend(interleave(std::mem::take(&mut scales)));
+                }
+                if band.ends_weight {
+                    if !all_scales.is_empty() {
+                        emit_pieces(record + 1, &all_scales, 0, &mut emit)?;
+                        all_scales.clear();
                     }
                     record += storage.records().count();
                 }
@@ -80,43 +107,7 @@ impl Conversion<'_> {
         Ok(())
     }
 
-    fn bands(&self) -> Vec<Band> {
-        let of_weight = |(i, planned): (usize, &PlannedWeight)| {
-            let rows = planned.weight.rows();
-            let height = (BAND_VALUES / planned.weight.columns().max(1)).max(1);
-            (0..rows.div_ceil(height)).map(move |band| Band {
-                weight: i,
-                rows: band * height..((band + 1) * height).min(rows),
-            })
-        };
-        self.weights.iter().enumerate().flat_map(of_weight).collect()
-    }
-
-    fn encode(&self, band: &Band, options: StreamOptions) -> Result<Encoded, ConvertError> {
-        let PlannedWeight { weight, storage } = &self.weights[band.weight];
-        let dtype = self.scheme.dtype;
-        let values =
-            evaluate(self.checkpoint, weight, &band.rows, dtype, options.allow_non_finite)?;
-        let Storage::Grouped { layout, .. } = storage else {
-            return Ok(Encoded { values: to_bytes(&values, dtype), scales: Vec::new() });
-        };
-        let columns = usize::try_from(weight.columns()).unwrap_or(usize::MAX);
-        let words_per_row =
-            usize::try_from(layout.words_per_row(weight.columns())).unwrap_or(usize::MAX);
-        let groups_per_row =
-            usize::try_from(layout.groups_per_row(weight.columns())).unwrap_or(usize::MAX);
-        let rows = values.len() / columns;
-        let (mut words, mut scales) =
-            (vec![0u32; rows * words_per_row], vec![0f32; rows * groups_per_row]);
-        let outputs = words.chunks_mut(words_per_row).zip(scales.chunks_mut(groups_per_row));
-        for (row, (words, scales)) in values.chunks(columns).zip(outputs) {
-            layout.encode_row(row, dtype, self.codes, words, scales);
-        }
-        let values = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        Ok(Encoded { values, scales: to_bytes(&scales, dtype) })
-    }
-
-    fn band_source_bytes(&self, weight: &Weight, rows: &Range<u64>) -> u64 {
+    fn source_bytes_of(&self, weight: &Weight, block: &Block) -> u64 {
         let source = weight
             .recipe
             .sources()
@@ -125,35 +116,120 @@ impl Conversion<'_> {
         let size = source
             .and_then(|(_, tensor)| Dtype::from_safetensors(tensor.dtype))
             .map_or(0, Dtype::bytes);
-        (rows.end - rows.start) * weight.columns() * size
+        block.height() * block.width() * size
     }
+}
+
+impl Cut {
+    /// The bands of a weight: of all columns, top down; of a transposed weight strip by strip, as its record begins
+    /// with the first words of every row.
+    fn bands(self, index: usize, planned: &PlannedWeight) -> Vec<Band> {
+        let (rows, columns) = (planned.weight.rows(), planned.weight.columns());
+        let (strip, transposed) = match &planned.storage {
+            Storage::Grouped { layout, order: Order::Kn, .. } => {
+                let group = u64::from(layout.group);
+                ((self.strip / (rows * group).max(1)).max(1) * group, true)
+            }
+            Storage::Grouped { order: Order::Nk, .. } | Storage::Plain(_) => (columns, false),
+        };
+        let step = |n: u64| usize::try_from(n.max(1)).unwrap_or(usize::MAX);
+        let mut bands = Vec::new();
+        for left in (0..columns).step_by(step(strip)) {
+            let right = left.saturating_add(strip).min(columns);
+            let height = (self.band / (right - left)).max(1);
+            for top in (0..rows).step_by(step(height)) {
+                let bottom = (top + height).min(rows);
+                bands.push(Band {
+                    weight: index,
+                    block: Block { rows: top..bottom, columns: left..right },
+                    ends_strip: !transposed || bottom == rows,
+                    ends_weight: bottom == rows && right == columns,
+                });
+            }
+        }
+        bands
+    }
+}
+
+/// The first line of every band, then the second of every band, and so on.
+fn interleave(mut bands: Vec<Lines>) -> Vec<u8> {
+    if bands.len() == 1 {
+        return bands.remove(0).bytes;
+    }
+    let count = bands.first().map_or(0, |lines| lines.count);
+    let mut bytes = Vec::with_capacity(bands.iter().map(|lines| lines.bytes.len()).sum());
+    for line in 0..count {
+        bands.iter().for_each(|lines| bytes.extend_from_slice(lines.line(line)));
+    }
+    bytes
 }
 
 fn emit_pieces<E>(
     record: usize,
-    bytes: Vec<u8>,
+    bytes: &[u8],
     source_bytes: u64,
     emit: &mut impl FnMut(Piece) -> Result<(), E>,
 ) -> Result<(), E> {
-    if bytes.len() <= PIECE_BYTES {
-        return emit(Piece { record, bytes, source_bytes });
-    }
     let mut source_bytes = Some(source_bytes);
     for part in bytes.chunks(PIECE_BYTES) {
-        emit(Piece {
-            record,
-            bytes: part.to_vec(),
-            source_bytes: source_bytes.take().unwrap_or(0),
-        })?;
+        let source_bytes = source_bytes.take().unwrap_or(0);
+        emit(Piece { record, bytes: part.to_vec(), source_bytes })?;
     }
     Ok(())
 }
 
-/// Values of `dtype`, held in f32, as they are stored: little-endian, float32 as bfloat16.
-fn to_bytes(values: &[f32], dtype: Dtype) -> Vec<u8> {
-    let bits = |&x: &f32| match dtype {
-        Dtype::Float16 => half::f16::from_f32(x).to_bits(),
-        _ => half::bf16::from_f32(x).to_bits(),
-    };
-    values.iter().flat_map(|x| bits(x).to_le_bytes()).collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Checkpoint;
+    use packlight_formats::RecordSpec;
+    use packlight_formats::quant::{Codes, Scheme};
+
+    /// The records of the demo checkpoint under a scheme.
+    fn records(scheme: &str, cut: Cut) -> Vec<(RecordSpec, Vec<u8>)> {
+        let demo = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../demo"));
+        let checkpoint = Checkpoint::open(demo).unwrap();
+        let (scheme, codes) = (Scheme::find(scheme).unwrap(), Codes::find("mlc").unwrap());
+        let conversion = Conversion::plan(&checkpoint, scheme, codes).unwrap();
+        let mut records: Vec<_> =
+            conversion.records().into_iter().map(|spec| (spec, Vec::new())).collect();
+        let options = StreamOptions { allow_non_finite: false, rounding: Rounding::Even };
+        let stream = conversion.stream_cut(cut, options, |Piece { record, bytes, .. }| {
+            records[record].1.extend(bytes);
+            Ok::<_, ConvertError>(())
+        });
+        stream.unwrap();
+        records
+    }
+
+    #[test]
+    fn kn_is_nk_transposed() {
+        for (kn, nk) in [("q4bf16_0", "q4bf16_1"), ("q3f16_0", "q3f16_1")] {
+            for ((kn, found), (nk, bytes)) in records(kn, CUT).into_iter().zip(records(nk, CUT)) {
+                if kn.shape == nk.shape {
+                    assert_eq!(found, bytes, "{}", kn.name);
+                    continue;
+                }
+                let [rows, columns] = nk.shape[..] else { panic!("a matrix") };
+                assert_eq!(kn.shape, [columns, rows]);
+                let (width, size) = (columns as usize, nk.dtype.bytes() as usize);
+                let element = |r: usize, c: usize| &bytes[(r * width + c) * size..][..size];
+                let expected: Vec<u8> = (0..width)
+                    .flat_map(|c| (0..rows as usize).map(move |r| (r, c)))
+                    .flat_map(|(r, c)| element(r, c).to_vec())
+                    .collect();
+                assert_eq!(found, expected, "{}", kn.name);
+            }
+        }
+    }
+
+    #[test]
+    fn how_work_is_cut_does_not_show() {
+        // Strips of one group and of a few, bands that leave a remainder, bands of one row.
+        for cut in [Cut { band: 1, strip: 1 }, Cut { band: 3000, strip: 50_000 }] {
+            for scheme in ["q4f16_0", "q4f16_1", "q3f16_0", "q0f32"] {
+                assert!(records(scheme, cut) == records(scheme, CUT), "{scheme}");
+            }
+        }
+    }
 }

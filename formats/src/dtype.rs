@@ -25,6 +25,14 @@ impl Dtype {
         }
     }
 
+    /// The type of an element in a shard: float32 travels as bfloat16 (`f32-to-bf16`, tvm/contrib/tvmjs.py).
+    pub const fn stored(self) -> Self {
+        match self {
+            Self::Float32 => Self::Bfloat16,
+            other => other,
+        }
+    }
+
     /// The dtype of a safetensors tensor, if it is one that weights come in.
     pub fn from_safetensors(dtype: safetensors::Dtype) -> Option<Self> {
         match dtype {

@@ -31,11 +31,8 @@ impl RecordSpec {
         self.elements().saturating_mul(self.dtype.bytes())
     }
 
-    /// Bytes in a shard: float32 travels as bfloat16 (`f32-to-bf16`, tvm/contrib/tvmjs.py).
+    /// Bytes in a shard, where float32 is bfloat16.
     pub fn stored_bytes(&self) -> u64 {
-        match self.dtype {
-            Dtype::Float32 => self.elements().saturating_mul(Dtype::Bfloat16.bytes()),
-            _ => self.memory_bytes(),
-        }
+        self.elements().saturating_mul(self.dtype.stored().bytes())
     }
 }

@@ -8,11 +8,12 @@ use packlight_formats::manifest::packlight::{
 };
 use packlight_formats::manifest::requires::Requires;
 use packlight_formats::manifest::tensor_cache::{
-    Metadata, NDARRAY_CACHE, Shard, ShardRecord, TENSOR_CACHE, TensorCache,
+    Metadata, NDARRAY_CACHE, NDARRAY_CACHE_B16, Shard, ShardRecord, TENSOR_CACHE, TENSOR_CACHE_B16,
+    TensorCache,
 };
 use packlight_formats::model::Model;
 use packlight_formats::python_json;
-use packlight_formats::quant::Scheme;
+use packlight_formats::quant::{Rounding, Scheme};
 use packlight_formats::record::RecordSpec;
 
 use crate::error::PackError;
@@ -28,6 +29,8 @@ pub struct BundleInfo<'a> {
     pub model: &'a Model,
     pub scheme: &'static Scheme,
     pub codes: &'a str,
+    /// How the chooser rounds, where it is one that is told.
+    pub rounding: Option<Rounding>,
     pub provenance: Provenance,
     /// The parameter count behind MLC's `BitsPerParam`.
     pub counted_parameters: u64,
@@ -74,12 +77,11 @@ fn write_manifests(
     shards: Vec<HashedShard>,
 ) -> Result<Written, PackError> {
     let tensor_cache = tensor_cache(&info, &shards);
-    let tensor_cache = python_json::to_string(&tensor_cache, python_json::Style::TENSOR_CACHE)
-        .map_err(std::io::Error::other)?
-        .into_bytes();
+    let mut caches = both_names(&tensor_cache, [TENSOR_CACHE, NDARRAY_CACHE])?;
+    if let Some(b16) = tensor_cache.b16() {
+        caches.extend(both_names(&b16, [TENSOR_CACHE_B16, NDARRAY_CACHE_B16])?);
+    }
     let mut files: Vec<packlight::File> = shards.into_iter().map(|shard| shard.file).collect();
-    let caches = [TENSOR_CACHE, NDARRAY_CACHE]
-        .map(|name| Sidecar { path: name.into(), bytes: tensor_cache.clone() });
     for Sidecar { path, bytes } in info.sidecars.into_iter().chain(caches) {
         folder.write(&path, &bytes)?;
         let mut hasher = ChunkHasher::new(CHUNK_BYTES);
@@ -94,6 +96,7 @@ fn write_manifests(
         },
         scheme: info.scheme.name.into(),
         codes: info.codes.into(),
+        rounding: info.rounding,
         source: info.provenance,
         requires: Requires::of(info.model, info.scheme),
         chunk_bytes: CHUNK_BYTES,
@@ -107,6 +110,13 @@ fn write_manifests(
     }
     let bytes = manifest.files.iter().map(|file| file.bytes).sum::<u64>() + json.len() as u64;
     Ok(Written { files: manifest.files.len() + 1, bytes, sha256: sha256(&json) })
+}
+
+/// One manifest under its new and its old name.
+fn both_names(cache: &TensorCache, names: [&str; 2]) -> Result<Vec<Sidecar>, PackError> {
+    let json = python_json::to_string(cache, python_json::Style::TENSOR_CACHE)
+        .map_err(std::io::Error::other)?;
+    Ok(names.map(|name| Sidecar { path: name.into(), bytes: json.clone().into() }).into())
 }
 
 fn tensor_cache(info: &BundleInfo<'_>, shards: &[HashedShard]) -> TensorCache {

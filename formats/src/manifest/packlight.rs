@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::ManifestError;
 use super::requires::Requires;
 use crate::model::Model;
+use crate::quant::Rounding;
 use crate::safetensors::is_file_name;
 
 /// Name of the manifest. It is written last: a folder with it is a whole bundle.
@@ -30,6 +31,9 @@ pub struct Packlight {
     pub scheme: String,
     /// Name of the code chooser.
     pub codes: String,
+    /// How the chooser rounds, where it is one that is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounding: Option<Rounding>,
     /// Where the weights came from.
     pub source: Provenance,
     /// What a device needs.

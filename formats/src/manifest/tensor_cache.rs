@@ -16,6 +16,11 @@ pub const TENSOR_CACHE: &str = "tensor-cache.json";
 /// Its name for clients older than web-llm 0.2.80.
 pub const NDARRAY_CACHE: &str = "ndarray-cache.json";
 
+/// The same with float32 records as the bfloat16 that they are stored in; only where there are such records.
+pub const TENSOR_CACHE_B16: &str = "tensor-cache-b16.json";
+/// Its name for clients older than web-llm 0.2.80.
+pub const NDARRAY_CACHE_B16: &str = "ndarray-cache-b16.json";
+
 /// The whole file. Field order is the order of the JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TensorCache {
@@ -92,6 +97,19 @@ impl ShardRecord {
 }
 
 impl TensorCache {
+    /// The manifest for clients that keep bfloat16 as it is; `None` where no record would be described differently.
+    pub fn b16(&self) -> Option<Self> {
+        let mut cache = self.clone();
+        let records = cache.records.iter_mut().flat_map(|shard| &mut shard.records);
+        let mut float32 = false;
+        for record in records.filter(|record| record.dtype == Dtype::Float32) {
+            record.dtype = Dtype::Bfloat16;
+            record.format = "raw".into();
+            float32 = true;
+        }
+        float32.then_some(cache)
+    }
+
     /// Reads and validates.
     pub fn parse(json: &[u8]) -> Result<Self, ManifestError> {
         let cache: Self = serde_json::from_slice(json).map_err(|error| fault(error.to_string()))?;

@@ -27,17 +27,40 @@ pub fn round_bf16(x: f32) -> f32 {
     if x.is_nan() { x } else { f32::from_bits(rounded) }
 }
 
-/// The nearest value of `dtype`; identity for float32.
-///
-/// # Panics
-/// On an integer type, which no weight is rounded to.
+/// The nearest value of `dtype`, where it is narrower than float32.
 #[inline]
 pub fn round_to(dtype: Dtype, x: f32) -> f32 {
     match dtype {
         Dtype::Float16 => round_f16(x),
         Dtype::Bfloat16 => round_bf16(x),
-        Dtype::Float32 => x,
-        Dtype::Uint32 => unreachable!("weights are never rounded to an integer type"),
+        Dtype::Float32 | Dtype::Uint32 => x,
+    }
+}
+
+/// The 16 bits in which a value of `dtype`, held in f32, is stored.
+///
+/// A float32 record travels as bfloat16 by MLC's own rule (tvm/contrib/tvmjs.py): to nearest inside bf16's range, but
+/// beyond it, and for infinities and NaN, the lower half is cut off.
+#[inline]
+pub fn stored_bits(dtype: Dtype, x: f32) -> u16 {
+    let upper = |x: f32| {
+        let [.., a, b] = x.to_bits().to_le_bytes();
+        u16::from_le_bytes([a, b])
+    };
+    match dtype {
+        Dtype::Float16 => half::f16::from_f32(x).to_bits(),
+        Dtype::Bfloat16 => upper(round_bf16(x)),
+        Dtype::Float32 if x.abs() < half::bf16::MAX.to_f32() => upper(round_bf16(x)),
+        Dtype::Float32 | Dtype::Uint32 => upper(x),
+    }
+}
+
+/// The value of a record's element whose stored bits are given; float32 records are stored as bfloat16.
+#[inline]
+pub fn from_stored_bits(dtype: Dtype, bits: u16) -> f32 {
+    match dtype {
+        Dtype::Float16 => half::f16::from_bits(bits).to_f32(),
+        _ => half::bf16::from_bits(bits).to_f32(),
     }
 }
 
@@ -57,6 +80,23 @@ mod tests {
                 assert!(same(round_f16(x), half::f16::from_f32(x).to_f32()), "f16 of {x:e}");
                 assert!(same(round_bf16(x), half::bf16::from_f32(x).to_f32()), "bf16 of {x:e}");
             }
+        }
+    }
+
+    #[test]
+    fn float32_is_cut_off_beyond_the_range_of_bfloat16() {
+        for (x, bits) in [
+            (0x3F80_8000, 0x3F80), // ties to even, twice
+            (0x3F81_8000, 0x3F82),
+            (0x7F7E_FFFF, 0x7F7F), // the last that is rounded
+            (0x7F7F_0000, 0x7F7F),
+            (0x7F7F_FFFF, 0x7F7F), // half would make it infinite
+            (0xFF7F_FFFF, 0xFF7F),
+            (0x7F80_0000, 0x7F80),
+            (0x7FC0_0001, 0x7FC0),
+            (0x7F80_0001, 0x7F80), // a NaN whose payload is lost becomes infinite, as with MLC
+        ] {
+            assert_eq!(stored_bits(Dtype::Float32, f32::from_bits(x)), bits, "{x:x}");
         }
     }
 

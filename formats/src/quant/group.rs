@@ -3,8 +3,7 @@
 //! A code `c` stands for `(c - max_code/2) * scale`. Element `i` of a word sits in bits `i * bits`, the first in the
 //! lowest. Rows are padded to whole groups with code 0. (mlc_llm/quantization/group_quantization.py, utils.py)
 
-use super::codes::Codes;
-use crate::dtype::Dtype;
+use super::codes::{Codes, Grid};
 
 /// The layout of a grouped scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,33 +40,6 @@ impl Grouped {
         self.groups_per_row(columns) * self.words_per_group() as u64
     }
 
-    /// Quantises one row whose values are already rounded to `dtype`.
-    ///
-    /// `words` has `words_per_row` entries and `scales` has `groups_per_row`; the scales are values of `dtype`.
-    pub fn encode_row(
-        self,
-        row: &[f32],
-        dtype: Dtype,
-        chooser: &Codes,
-        words: &mut [u32],
-        scales: &mut [f32],
-    ) {
-        let mut codes = vec![0u8; self.group as usize];
-        let groups = row.chunks(self.group as usize);
-        for ((group, words), scale) in
-            groups.zip(words.chunks_mut(self.words_per_group() as usize)).zip(scales)
-        {
-            let (used, padding) = codes.split_at_mut(group.len());
-            padding.fill(0);
-            *scale = (chooser.choose)(self, dtype, group, used);
-            for (word, codes) in words.iter_mut().zip(codes.chunks(self.codes_per_word() as usize))
-            {
-                *word =
-                    codes.iter().rev().fold(0, |word, &code| (word << self.bits) | u32::from(code));
-            }
-        }
-    }
-
     /// Restores one row: `out[k] = (code - zero_code) * scale` in f32.
     pub fn decode_row(self, words: &[u32], scales: &[f32], out: &mut [f32]) {
         let mask = (1u32 << self.bits) - 1;
@@ -80,6 +52,27 @@ impl Grouped {
                     let code = (word >> (i * self.bits)) & mask;
                     *value = (code as f32 - self.zero_code() as f32) * scale;
                 }
+            }
+        }
+    }
+}
+
+impl Grid {
+    /// Quantises one row whose values are already rounded to the dtype.
+    ///
+    /// `words` has `words_per_row` entries and `scales` has `groups_per_row`; the scales are values of the dtype.
+    pub fn encode_row(&self, row: &[f32], chooser: &Codes, words: &mut [u32], scales: &mut [f32]) {
+        let Grouped { bits, group } = self.layout;
+        let mut codes = vec![0u8; group as usize];
+        let groups = row.chunks(group as usize);
+        let words = words.chunks_mut(self.layout.words_per_group() as usize);
+        for ((group, words), scale) in groups.zip(words).zip(scales) {
+            let (used, padding) = codes.split_at_mut(group.len());
+            padding.fill(0);
+            *scale = (chooser.choose)(self, group, used);
+            let codes = codes.chunks(self.layout.codes_per_word() as usize);
+            for (word, codes) in words.iter_mut().zip(codes) {
+                *word = codes.iter().rev().fold(0, |word, &code| (word << bits) | u32::from(code));
             }
         }
     }

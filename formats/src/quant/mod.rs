@@ -10,7 +10,7 @@ pub mod group;
 use crate::dtype::Dtype;
 use crate::model::{Role, Weight};
 use crate::record::RecordSpec;
-pub use codes::Codes;
+pub use codes::{Codes, Grid, Rounding};
 pub use group::Grouped;
 
 /// One row of the table of schemes.
@@ -20,24 +20,59 @@ pub struct Scheme {
     pub name: &'static str,
     /// Type of scales and of everything that is not quantised.
     pub dtype: Dtype,
-    /// Layout of the quantised weights.
-    pub grouped: Grouped,
+    /// How weights are grouped; `None` where nothing is quantised.
+    pub grouped: Option<Grouped>,
+    /// How the codes and scales of projections and of the head lie in their records.
+    pub order: Order,
+    /// Whether the token table is quantised.
+    pub embedding: bool,
+    /// Whether an output head of its own is quantised.
+    pub head: bool,
 }
 
-/// Every scheme, by name.
-pub const SCHEMES: &[Scheme] =
-    &[Scheme { name: "q4f16_1", dtype: Dtype::Float16, grouped: Grouped { bits: 4, group: 32 } }];
+/// The order of a quantised matrix of N output and K input features. Groups run along K in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Row-major `[N, words of a row]`.
+    Nk,
+    /// Transposed after packing: `[words of a row, N]`.
+    Kn,
+}
+
+use Dtype::{Bfloat16, Float16, Float32};
+use Order::{Kn, Nk};
+
+const Q3: Option<Grouped> = Some(Grouped { bits: 3, group: 40 });
+const Q4: Option<Grouped> = Some(Grouped { bits: 4, group: 32 });
+
+/// Every scheme. The first is the default: what WebLLM recommends where `shader-f16` is available.
+#[rustfmt::skip]
+pub const SCHEMES: &[Scheme] = &[
+    Scheme { name: "q4f16_1",  dtype: Float16,  grouped: Q4,   order: Nk, embedding: true,  head: true },
+    Scheme { name: "q4f16_0",  dtype: Float16,  grouped: Q4,   order: Kn, embedding: true,  head: true },
+    Scheme { name: "q4f16_2",  dtype: Float16,  grouped: Q4,   order: Nk, embedding: false, head: false },
+    Scheme { name: "q4f32_1",  dtype: Float32,  grouped: Q4,   order: Nk, embedding: true,  head: true },
+    Scheme { name: "q4bf16_0", dtype: Bfloat16, grouped: Q4,   order: Kn, embedding: true,  head: true },
+    Scheme { name: "q4bf16_1", dtype: Bfloat16, grouped: Q4,   order: Nk, embedding: true,  head: true },
+    Scheme { name: "q3f16_0",  dtype: Float16,  grouped: Q3,   order: Kn, embedding: true,  head: true },
+    Scheme { name: "q3f16_1",  dtype: Float16,  grouped: Q3,   order: Nk, embedding: true,  head: true },
+    Scheme { name: "q0f16",    dtype: Float16,  grouped: None, order: Nk, embedding: false, head: false },
+    Scheme { name: "q0bf16",   dtype: Bfloat16, grouped: None, order: Nk, embedding: false, head: false },
+    Scheme { name: "q0f32",    dtype: Float32,  grouped: None, order: Nk, embedding: false, head: false },
+];
 
 /// The records that hold one weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// Codes and scales.
     Grouped {
-        /// How they are laid out.
+        /// How a row is coded.
         layout: Grouped,
-        /// `[rows, words of a row]` of packed codes.
+        /// How the rows lie in the records.
+        order: Order,
+        /// Packed codes, `[rows, words of a row]` or the transpose.
         q_weight: RecordSpec,
-        /// `[rows, groups of a row]`.
+        /// Scales, `[rows, groups of a row]` or the transpose.
         q_scale: RecordSpec,
     },
     /// The values in the scheme's dtype.
@@ -45,6 +80,9 @@ pub enum Storage {
 }
 
 impl Scheme {
+    /// What is used where nothing else is asked for.
+    pub const DEFAULT: &'static Self = &SCHEMES[0];
+
     /// The row of that name.
     pub fn find(name: &str) -> Option<&'static Self> {
         SCHEMES.iter().find(|scheme| scheme.name == name)
@@ -52,30 +90,31 @@ impl Scheme {
 
     /// How a weight is stored under this scheme. A quantised `X.weight` becomes `X.q_weight` and `X.q_scale`.
     pub fn storage(&self, weight: &Weight) -> Storage {
-        match weight.role {
-            Role::Linear | Role::Embedding | Role::Head => {
-                let layout = self.grouped;
-                let stem = weight.name.strip_suffix("weight").unwrap_or(&weight.name);
-                let (rows, columns) = (weight.rows(), weight.columns());
-                Storage::Grouped {
-                    layout,
-                    q_weight: RecordSpec::new(
-                        format!("{stem}q_weight"),
-                        Dtype::Uint32,
-                        [rows, layout.words_per_row(columns)],
-                    ),
-                    q_scale: RecordSpec::new(
-                        format!("{stem}q_scale"),
-                        self.dtype,
-                        [rows, layout.groups_per_row(columns)],
-                    ),
-                }
-            }
-            Role::Vector => Storage::Plain(RecordSpec::new(
-                weight.name.clone(),
-                self.dtype,
-                weight.shape.clone(),
-            )),
+        let (quantised, order) = match weight.role {
+            Role::Linear => (true, self.order),
+            Role::Head => (self.head, self.order),
+            // Rows of the token table are looked up one by one, so it is never transposed.
+            Role::Embedding => (self.embedding, Nk),
+            Role::Vector => (false, Nk),
+        };
+        let Some(layout) = self.grouped.filter(|_| quantised) else {
+            let shape = weight.shape.clone();
+            return Storage::Plain(RecordSpec::new(weight.name.clone(), self.dtype, shape));
+        };
+        let stem = weight.name.strip_suffix("weight").unwrap_or(&weight.name);
+        let record = |suffix, dtype, width| {
+            let shape = match order {
+                Nk => [weight.rows(), width],
+                Kn => [width, weight.rows()],
+            };
+            RecordSpec::new(format!("{stem}{suffix}"), dtype, shape)
+        };
+        let columns = weight.columns();
+        Storage::Grouped {
+            layout,
+            order,
+            q_weight: record("q_weight", Dtype::Uint32, layout.words_per_row(columns)),
+            q_scale: record("q_scale", self.dtype, layout.groups_per_row(columns)),
         }
     }
 }
@@ -88,5 +127,32 @@ impl Storage {
             Self::Plain(record) => (record, None),
         };
         std::iter::once(first).chain(second)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_what_webllm_recommends() {
+        assert_eq!(Scheme::DEFAULT.name, "q4f16_1");
+    }
+
+    #[test]
+    fn only_projections_and_heads_are_transposed() {
+        let shapes = |scheme: &str, role| -> Vec<Vec<u64>> {
+            let weight = Weight::copy("x.weight", "x.weight", &[48, 100], role);
+            let storage = Scheme::find(scheme).expect("a scheme").storage(&weight);
+            storage.records().map(|record| record.shape.clone()).collect()
+        };
+        assert_eq!(shapes("q4f16_0", Role::Linear), [[16, 48], [4, 48]]);
+        assert_eq!(shapes("q4f16_0", Role::Head), [[16, 48], [4, 48]]);
+        assert_eq!(shapes("q4f16_0", Role::Embedding), [[48, 16], [48, 4]]);
+        assert_eq!(shapes("q3f16_1", Role::Linear), [[48, 12], [48, 3]]);
+        assert_eq!(shapes("q4f16_2", Role::Linear), [[48, 16], [48, 4]]);
+        assert_eq!(shapes("q4f16_2", Role::Head), [[48, 100]]);
+        assert_eq!(shapes("q4f16_2", Role::Embedding), [[48, 100]]);
+        assert_eq!(shapes("q0f32", Role::Linear), [[48, 100]]);
     }
 }

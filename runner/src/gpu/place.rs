@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use packlight_formats::quant::{Grouped, Storage};
+use packlight_formats::quant::{Grouped, Order, Storage};
 use packlight_formats::{Dtype, RecordSpec};
 
 use super::caps::Caps;
@@ -82,6 +82,10 @@ struct Placer<'a> {
 impl Placer<'_> {
     fn weight(&mut self, weight: &PlanWeight) -> Result<Placed, PlanError> {
         match &weight.storage {
+            Storage::Grouped { order: Order::Kn, .. } => {
+                let why = "its codes are transposed (KN), which no kernel reads yet".into();
+                Err(PlanError::Weight { weight: weight.name.clone(), why })
+            }
             Storage::Grouped { layout, q_scale, .. } => {
                 if q_scale.dtype != Dtype::Float16 {
                     let why = format!("its scales are {}, not float16", q_scale.dtype);
@@ -224,6 +228,7 @@ mod tests {
                 columns,
                 storage: Storage::Grouped {
                     layout,
+                    order: Order::Nk,
                     q_weight: RecordSpec::new(
                         format!("{name}.q_weight"),
                         Dtype::Uint32,

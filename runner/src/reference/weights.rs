@@ -1,9 +1,10 @@
 //! The packed weights of a bundle in host memory, decoded a row at a time.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
-use half::{bf16, f16};
-use packlight_formats::quant::Storage;
+use packlight_formats::quant::float::from_stored_bits;
+use packlight_formats::quant::{Order, Storage};
 use packlight_formats::{Dtype, RecordSpec};
 
 use super::ReferenceError;
@@ -47,16 +48,15 @@ impl Weights {
     /// Writes row `n` of a matrix `[rows, columns]`, decoded.
     pub(super) fn row(&self, weight: &PlanWeight, n: usize, out: &mut [f32]) {
         match &weight.storage {
-            Storage::Grouped { layout, q_weight, q_scale } => {
-                let words = self.row_bytes(q_weight, weight.rows, n).chunks_exact(4);
+            Storage::Grouped { layout, order, q_weight, q_scale } => {
                 let words: Vec<u32> =
-                    words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-                let scales: Vec<f32> =
-                    decode(q_scale.dtype, self.row_bytes(q_scale, weight.rows, n)).collect();
+                    words(&self.row_of(q_weight, *order, weight.rows, n)).collect();
+                let scales = self.row_of(q_scale, *order, weight.rows, n);
+                let scales: Vec<f32> = values(q_scale.dtype, &scales).collect();
                 layout.decode_row(&words, &scales, out);
             }
             Storage::Plain(record) => {
-                let row = decode(record.dtype, self.row_bytes(record, weight.rows, n));
+                let row = values(record.dtype, self.row_bytes(record, weight.rows, n));
                 out.iter_mut().zip(row).for_each(|(out, value)| *out = value);
             }
         }
@@ -75,15 +75,29 @@ impl Weights {
         let length = bytes.len() / rows as usize;
         &bytes[n * length..][..length]
     }
+
+    /// The same, of a record that may be transposed: then the elements of a row are `rows` apart.
+    fn row_of(&self, record: &RecordSpec, order: Order, rows: u32, n: usize) -> Cow<'_, [u8]> {
+        match order {
+            Order::Nk => self.row_bytes(record, rows, n).into(),
+            Order::Kn => {
+                let bytes = self.records.get(&record.name).map_or(&[][..], |stored| &stored.bytes);
+                let elements = bytes.chunks_exact(record.dtype.stored().bytes() as usize);
+                elements.skip(n).step_by(rows as usize).flatten().copied().collect()
+            }
+        }
+    }
 }
 
-/// Stored 16-bit values as f32; float32 records are stored as bfloat16.
-fn decode(dtype: Dtype, bytes: &[u8]) -> impl Iterator<Item = f32> {
+/// Packed codes.
+fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+/// Stored 16-bit values as f32.
+fn values(dtype: Dtype, bytes: &[u8]) -> impl Iterator<Item = f32> {
     let halves = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
-    halves.map(move |bits| match dtype {
-        Dtype::Float16 => f16::from_bits(bits).to_f32(),
-        _ => bf16::from_bits(bits).to_f32(),
-    })
+    halves.map(move |bits| from_stored_bits(dtype, bits))
 }
 
 impl WeightSink for Weights {

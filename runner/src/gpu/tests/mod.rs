@@ -3,7 +3,7 @@
 mod models;
 mod ops;
 
-use packlight_formats::quant::{Grouped, Storage};
+use packlight_formats::quant::{Grouped, Order, Storage};
 use packlight_formats::{Dtype, RecordSpec};
 use pollster::block_on;
 
@@ -184,6 +184,7 @@ impl Bench {
         let (words, groups) = (self.layout.words_per_row(width), self.layout.groups_per_row(width));
         let storage = Storage::Grouped {
             layout: self.layout,
+            order: Order::Nk,
             q_weight: RecordSpec::new(format!("{name}.q_weight"), Dtype::Uint32, [height, words]),
             q_scale: RecordSpec::new(format!("{name}.q_scale"), Dtype::Float16, [height, groups]),
         };
