@@ -16,3 +16,4 @@ mod golden;
 mod hostile;
 mod text;
 mod tidy;
+mod tvm;
