@@ -14,6 +14,7 @@ mod determinism;
 mod fixtures;
 mod golden;
 mod hostile;
+mod overrides;
 mod text;
 mod tidy;
 mod tvm;
