@@ -159,7 +159,9 @@ fn interleave(mut bands: Vec<Lines>) -> Vec<u8> {
     let count = bands.first().map_or(0, |lines| lines.count);
     let mut bytes = Vec::with_capacity(bands.iter().map(|lines| lines.bytes.len()).sum());
     for line in 0..count {
-        bands.iter().for_each(|lines| bytes.extend_from_slice(lines.line(line)));
+        for lines in &bands {
+            bytes.extend_from_slice(lines.line(line));
+        }
     }
     bytes
 }
@@ -179,6 +181,7 @@ fn emit_pieces<E>(
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "the demo model is small")]
 mod tests {
     use super::*;
     use crate::Checkpoint;

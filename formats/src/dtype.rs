@@ -26,6 +26,7 @@ impl Dtype {
     }
 
     /// The type of an element in a shard: float32 travels as bfloat16 (`f32-to-bf16`, tvm/contrib/tvmjs.py).
+    #[must_use]
     pub const fn stored(self) -> Self {
         match self {
             Self::Float32 => Self::Bfloat16,

@@ -37,6 +37,33 @@ pub fn round_to(dtype: Dtype, x: f32) -> f32 {
     }
 }
 
+/// The nearest value with the 11 significant bits of f16, ties to even: [`round_f16`] short of its limits.
+///
+/// Neither overflow nor subnormals nor the payload of a NaN are looked after.
+#[inline]
+pub(super) fn round_to_11_bits(x: f32) -> f32 {
+    let bits = x.to_bits();
+    f32::from_bits(bits.wrapping_add(0xFFF + ((bits >> 13) & 1)) & !0x1FFF)
+}
+
+/// At this size an f32 ulp is 1: adding it leaves the nearest integer, ties to even, in the lowest bits.
+///
+/// `f32::round_ties_even` is a call into libm where SSE4.1 cannot be counted on.
+const ULP_IS_ONE: f32 = 12_582_912.0;
+
+/// The nearest integer, ties to even, of a number below 2^22.
+#[inline]
+pub(super) fn nearest(x: f32) -> f32 {
+    (x + ULP_IS_ONE) - ULP_IS_ONE
+}
+
+/// The nearest integer, ties to even, of a number in 0..=255.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the lowest bits are wanted")]
+pub(super) fn nearest_code(x: f32) -> u8 {
+    (x + ULP_IS_ONE).to_bits() as u8
+}
+
 /// The 16 bits in which a value of `dtype`, held in f32, is stored.
 ///
 /// A float32 record travels as bfloat16 by MLC's own rule (tvm/contrib/tvmjs.py): to nearest inside bf16's range, but

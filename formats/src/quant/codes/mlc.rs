@@ -2,43 +2,57 @@
 
 use super::{Grid, Rounding};
 use crate::dtype::Dtype;
-use crate::quant::float::{round_f16, round_to};
+use crate::quant::float::{nearest_code, round_f16, round_to, round_to_11_bits};
 
 /// Scale = absmax / M, code = round(w / scale + M), every operation in the dtype.
 ///
 /// M is the zero code, so codes run over 0..=2M and the highest code of the layout is never used.
 pub(super) fn choose(grid: &Grid, group: &[f32], codes: &mut [u8]) -> f32 {
     let zero = grid.layout.zero_code() as f32;
-    let scale = round_to(grid.dtype, absmax(grid, group) / zero);
+    let (absmax, has_nan) = absmax(grid, group);
+    let scale = round_to(grid.dtype, absmax / zero);
     match grid.dtype {
-        // |w / scale| is below 2^-14 or well inside f16's range, and what underflows is absorbed by the addition.
-        Dtype::Float16 => round(grid, group, codes, |w| round_f16(round_f16(w / scale) + zero)),
+        Dtype::Float16 if has_nan => {
+            round(grid, group, codes, |w| round_f16(round_f16(w / scale) + zero));
+        }
+        // Quotients below f16's normal range are absorbed by the addition, and those above it by the clamp that follows.
+        Dtype::Float16 => {
+            round(grid, group, codes, |w| round_to_11_bits(round_to_11_bits(w / scale) + zero));
+        }
         // TVM computes bfloat16 in f32 and rounds only what it stores.
         _ => round(grid, group, codes, |w| w / scale + zero),
     }
     scale
 }
 
+#[inline]
 fn round(grid: &Grid, group: &[f32], codes: &mut [u8], position: impl Fn(f32) -> f32) {
     let highest = 2.0 * grid.layout.zero_code() as f32;
-    // `max` and `min` drop a NaN (0 / 0 in a group of zeros), which must give code 0.
-    let position = |w| position(w).max(0.0).min(highest);
+    // A NaN (0 / 0 in a group of zeros) fails the first comparison and becomes code 0.
+    let clamped = |w| {
+        let t = position(w);
+        let t = if t > 0.0 { t } else { 0.0 };
+        if t < highest { t } else { highest }
+    };
+    let codes = codes.iter_mut().zip(group);
     match grid.rounding {
-        Rounding::Even => write(group, codes, |w| position(w).round_ties_even()),
-        Rounding::Away => write(group, codes, |w| (position(w) + 0.5).floor()),
-    }
-}
-
-fn write(group: &[f32], codes: &mut [u8], code: impl Fn(f32) -> f32) {
-    for (slot, &w) in codes.iter_mut().zip(group) {
+        Rounding::Even => codes.for_each(|(code, &w)| *code = nearest_code(clamped(w))),
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0..=2M")]
-        let code = code(w) as u8;
-        *slot = code;
+        Rounding::Away => codes.for_each(|(code, &w)| *code = (clamped(w) + 0.5) as u8),
     }
 }
 
-/// The largest magnitude, by the scan that MLC compiles: a NaN replaces what came before it and is replaced by what follows.
-fn absmax(grid: &Grid, group: &[f32]) -> f32 {
+/// The largest magnitude, and whether a NaN was met.
+fn absmax(grid: &Grid, group: &[f32]) -> (f32, bool) {
+    // The order of magnitudes is that of their bits, and a maximum of integers needs no order of evaluation.
+    let bits = group.iter().fold(0, |max, w| w.abs().to_bits().max(max));
+    let max = f32::from_bits(bits);
+    if max.is_nan() { (scan(grid, group), true) } else { (max, false) }
+}
+
+/// The scan that MLC compiles: a NaN replaces what came before it and is replaced by what follows.
+#[cold]
+fn scan(grid: &Grid, group: &[f32]) -> f32 {
     let lowest = match grid.dtype {
         Dtype::Float16 => half::f16::MIN.to_f32(),
         Dtype::Bfloat16 => half::bf16::MIN.to_f32(),
@@ -50,6 +64,12 @@ fn absmax(grid: &Grid, group: &[f32]) -> f32 {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::float_cmp,
+    reason = "numbers are small, and equality to the bit is the point"
+)]
 mod tests {
     use super::*;
     use crate::dtype::Dtype::Float16;

@@ -1,5 +1,6 @@
 //! Code choosers: given the values of one group, which scale and which codes.
 
+mod best;
 mod mlc;
 
 use super::group::Grouped;
@@ -43,8 +44,11 @@ pub struct Codes {
     pub choose: Choose,
 }
 
-/// Every chooser.
-pub const CODES: &[Codes] = &[Codes { name: "mlc", rounds: true, choose: mlc::choose }];
+/// Every chooser. The first is the default.
+pub const CODES: &[Codes] = &[
+    Codes { name: "best", rounds: false, choose: best::choose },
+    Codes { name: "mlc", rounds: true, choose: mlc::choose },
+];
 
 impl Codes {
     /// What is used where nothing else is asked for.
