@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use packlight_convert::OverrideRule;
 use packlight_formats::quant::codes::CODES;
 use packlight_formats::quant::{Codes, SCHEMES, Scheme};
 
@@ -69,6 +70,12 @@ pub(crate) struct ConvertArgs {
     /// Where `--codes mlc` puts a tie: even as TVM does since 0.24 (default), away from zero as it did before.
     #[arg(long)]
     pub(crate) rounding: Option<RoundingChoice>,
+    /// Store weights whose bundle name matches REGEX under another scheme; may be given again, the last match wins.
+    #[arg(long = "override", value_name = "REGEX=SCHEME", value_parser = parse_override)]
+    pub(crate) overrides: Vec<OverrideRule>,
+    /// A TOML file of [[override]] tables with `pattern` and `scheme`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) recipe: Option<PathBuf>,
     /// Conversation template for mlc-chat-config.json, by MLC's name; default: the one that equals the chat template.
     #[arg(long, value_name = "NAME")]
     pub(crate) conv_template: Option<String>,
@@ -135,7 +142,7 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value = "auto")]
     pub(crate) caps: CapsChoice,
     /// 0 takes the likeliest token always; higher is more varied.
-    #[arg(long, default_value_t = 0.0, value_name = "T")]
+    #[arg(long, default_value_t = 0.0, value_name = "T", allow_negative_numbers = true)]
     pub(crate) temperature: f32,
     /// Draw only from the likeliest tokens that together have this probability.
     #[arg(long, default_value_t = 1.0, value_name = "P")]
@@ -194,6 +201,12 @@ fn scheme_names() -> Vec<&'static str> {
 
 fn codes_names() -> Vec<&'static str> {
     CODES.iter().map(|codes| codes.name).collect()
+}
+
+/// `lm_head=q0f16`: the scheme stands behind the last `=`.
+fn parse_override(text: &str) -> Result<OverrideRule, String> {
+    let (pattern, scheme) = text.rsplit_once('=').ok_or("write it as REGEX=SCHEME")?;
+    Ok(OverrideRule { pattern: pattern.into(), scheme: scheme.into() })
 }
 
 /// `32MiB`, `25MB`, `1000`.

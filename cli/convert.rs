@@ -4,7 +4,9 @@ use std::path::Path;
 
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{HumanBytes, ProgressBar};
-use packlight_convert::{Checkpoint, Conversion, ConvertError, PlannedWeight, StreamOptions};
+use packlight_convert::{
+    Checkpoint, Conversion, ConvertError, OverrideRule, PlannedWeight, StreamOptions,
+};
 use packlight_formats::quant::{Codes, Rounding, Scheme, Storage};
 use packlight_formats::record::RecordSpec;
 use packlight_pack::{
@@ -24,13 +26,13 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     let codes = Codes::find(&args.codes).ok_or_else(|| unknown("chooser", &args.codes))?;
     let rounding = rounding(args.rounding, codes)?;
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
-    let conversion = Conversion::plan(&checkpoint, scheme, codes)?;
+    let conversion = Conversion::plan(&checkpoint, scheme, &override_rules(args)?, codes)?;
     let records = conversion.records();
     let shards = plan_shards(&records, args.shard_bytes);
     let sidecars = sidecars::collect(&checkpoint, scheme, args.conv_template.as_deref())?;
     report_skipped(&conversion);
-    for note in &sidecars.notes {
-        eprintln!("note: {note}");
+    for warning in &sidecars.warnings {
+        eprintln!("warning: {warning}");
     }
     let occupied = if args.force { Occupied::Replace } else { Occupied::Refuse };
     if let Some(output) = &args.output {
@@ -64,7 +66,8 @@ pub(crate) fn write(job: Job<'_>, output: &Path, bar: &ProgressBar) -> anyhow::R
     let Job { conversion, records, shards, sidecars, occupied, options } = job;
     let info = BundleInfo {
         model: &conversion.model,
-        scheme: conversion.scheme,
+        assignment: &conversion.assignment,
+        overrides: conversion.overrides.clone(),
         codes: conversion.codes.name,
         rounding: conversion.codes.rounds.then_some(options.rounding),
         provenance: conversion.provenance(),
@@ -112,6 +115,37 @@ fn rounding(choice: Option<RoundingChoice>, codes: &Codes) -> Result<Rounding, H
     }
 }
 
+/// A file of override rules.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Recipe {
+    #[serde(rename = "override")]
+    rules: Vec<RecipeRule>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecipeRule {
+    pattern: String,
+    scheme: String,
+}
+
+/// The rules of `--recipe`, then those of `--override`, which win.
+fn override_rules(args: &ConvertArgs) -> anyhow::Result<Vec<OverrideRule>> {
+    let mut rules = Vec::new();
+    if let Some(path) = &args.recipe {
+        let recipe: Recipe = toml::from_str(&fs_err::read_to_string(path)?).map_err(|error| {
+            let hint =
+                "a recipe is a list of [[override]] tables, each with `pattern` and `scheme`";
+            Hinted::new(format!("`{}` is no recipe: {error}", path.display()), hint)
+        })?;
+        let rule = |RecipeRule { pattern, scheme }| OverrideRule { pattern, scheme };
+        rules.extend(recipe.rules.into_iter().map(rule));
+    }
+    rules.extend(args.overrides.iter().cloned());
+    Ok(rules)
+}
+
 fn unknown(kind: &str, name: &str) -> Hinted {
     Hinted::new(format!("unknown {kind} `{name}`"), "see `packlight convert --help`")
 }
@@ -124,7 +158,7 @@ fn report_skipped(conversion: &Conversion<'_>) {
     let biases = conversion.weights.iter().filter(biased).count();
     if biases > 0 && conversion.model.architecture == "llama" {
         eprintln!(
-            "note: {biases} biases are kept as records; WebLLM's Llama library does not read them"
+            "warning: {biases} biases are kept as records; WebLLM's Llama library does not read them"
         );
     }
 }
@@ -134,9 +168,9 @@ fn print_plan(conversion: &Conversion<'_>, shards: &[ShardPlan], sidecars: &[Sid
     table.load_preset(presets::NOTHING);
     table.set_header(["record", "dtype", "shape", "bytes", "shard", "scheme", "from"]);
     let mut record = 0;
-    for PlannedWeight { weight, storage } in &conversion.weights {
+    for PlannedWeight { weight, scheme, storage } in &conversion.weights {
         let scheme = match storage {
-            Storage::Grouped { .. } => conversion.scheme.name,
+            Storage::Grouped { .. } => scheme.name,
             Storage::Plain(_) => "-",
         };
         for spec in storage.records() {

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<bool> {
 fn convert(checkpoint: &std::path::Path, bundle: &std::path::Path) -> anyhow::Result<Written> {
     let checkpoint = Checkpoint::open(checkpoint)?;
     let scheme = Scheme::DEFAULT;
-    let conversion = Conversion::plan(&checkpoint, scheme, Codes::DEFAULT)?;
+    let conversion = Conversion::plan(&checkpoint, scheme, &[], Codes::DEFAULT)?;
     let records = conversion.records();
     let job = Job {
         shards: plan_shards(&records, DEFAULT_SHARD_BYTES),

@@ -4,7 +4,7 @@ use indicatif::HumanBytes;
 use packlight_convert::{Checkpoint, Conversion};
 use packlight_formats::manifest::packlight::{PACKLIGHT, Packlight};
 use packlight_formats::model::Model;
-use packlight_formats::quant::{Codes, Scheme};
+use packlight_formats::quant::{Assignment, Codes, Scheme};
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::plan::Plan;
 use packlight_runner::source::Folder;
@@ -40,14 +40,13 @@ fn bundle(args: &InspectArgs) -> anyhow::Result<()> {
         HumanBytes(requires.device_bytes),
         requires.context
     );
-    print_model(bundle.model(), bundle.scheme());
+    print_model(bundle.model(), bundle.assignment());
     Ok(())
 }
 
 fn checkpoint(args: &InspectArgs) -> anyhow::Result<()> {
     let checkpoint = Checkpoint::open(&args.path)?;
-    let scheme = Scheme::DEFAULT;
-    let conversion = Conversion::plan(&checkpoint, scheme, Codes::DEFAULT)?;
+    let conversion = Conversion::plan(&checkpoint, Scheme::DEFAULT, &[], Codes::DEFAULT)?;
     if args.json {
         let skipped: Vec<_> = conversion
             .skipped
@@ -66,16 +65,16 @@ fn checkpoint(args: &InspectArgs) -> anyhow::Result<()> {
     for (tensor, why) in &conversion.skipped {
         println!("skipped     {tensor} ({why})");
     }
-    print_model(&conversion.model, scheme);
+    print_model(&conversion.model, &conversion.assignment);
     Ok(())
 }
 
-fn print_model(model: &Model, scheme: &Scheme) {
+fn print_model(model: &Model, assignment: &Assignment) {
     let Model { architecture, vocab, hidden, context, layers, .. } = model;
     println!(
         "model       {architecture}: {} layers, hidden {hidden}, vocabulary {vocab}, context {context}",
         layers.len()
     );
     println!("plan");
-    println!("{}", Plan::lower(model, scheme));
+    println!("{}", Plan::lower(model, assignment));
 }

@@ -17,7 +17,7 @@ const CHAT_CONFIG: &str = "mlc-chat-config.json";
 /// Files to write, and what there is to say about them.
 pub(crate) struct Sidecars {
     pub(crate) files: Vec<Sidecar>,
-    pub(crate) notes: Vec<String>,
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Copies what is copied, and makes mlc-chat-config.json from it.
@@ -28,7 +28,7 @@ pub(crate) fn collect(
     scheme: &Scheme,
     conv_template: Option<&str>,
 ) -> anyhow::Result<Sidecars> {
-    let mut notes = Vec::new();
+    let mut warnings = Vec::new();
     let present = TOKENIZER_FILES
         .into_iter()
         .chain(SETTINGS)
@@ -41,9 +41,9 @@ pub(crate) fn collect(
     let tokenizer = checkpoint.json("tokenizer.json")?;
     let generation_config = checkpoint.json("generation_config.json")?;
     if tokenizer.is_none() {
-        notes.push("the checkpoint has no tokenizer.json: the bundle runs on token ids only (`run --tokens`)".into());
+        warnings.push("the checkpoint has no tokenizer.json: the bundle runs on token ids only (`run --tokens`)".into());
     }
-    let conversation = conversation(checkpoint, tokenizer.as_ref(), conv_template, &mut notes)?;
+    let conversation = conversation(checkpoint, tokenizer.as_ref(), conv_template, &mut warnings)?;
     let names: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
     let json = chat_config::to_json(&Inputs {
         config: checkpoint.config(),
@@ -55,14 +55,14 @@ pub(crate) fn collect(
         active_vocab_size: tokenizer.as_ref().and_then(active_vocab_size),
     })?;
     files.push(Sidecar { path: CHAT_CONFIG.into(), bytes: json.into_bytes() });
-    Ok(Sidecars { files, notes })
+    Ok(Sidecars { files, warnings })
 }
 
 fn conversation(
     checkpoint: &Checkpoint,
     tokenizer: Option<&Value>,
     conv_template: Option<&str>,
-    notes: &mut Vec<String>,
+    warnings: &mut Vec<String>,
 ) -> anyhow::Result<Conversation> {
     let settings = checkpoint.json("tokenizer_config.json")?.unwrap_or_default();
     let jinja = match fs_err::read_to_string(checkpoint.folder().join("chat_template.jinja")) {
@@ -71,7 +71,7 @@ fn conversation(
         Err(error) => return Err(error.into()),
     };
     let template = ChatTemplate::from_files(jinja.as_deref(), &settings).unwrap_or_else(|error| {
-        notes.push(format!("the chat template cannot be used: {error}"));
+        warnings.push(format!("the chat template cannot be used: {error}"));
         None
     });
     let model_type =
@@ -92,7 +92,7 @@ fn conversation(
         template.as_ref()?.render(messages, add_generation_prompt).ok()
     });
     for difference in &choice.differences {
-        notes.push(format!(
+        warnings.push(format!(
             "WebLLM's conversation template is `{}`: {difference}",
             choice.preset.name
         ));

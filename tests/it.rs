@@ -1,3 +1,20 @@
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Every integration test in one binary: a second one would link everything again.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test that cannot go on has failed, one that is skipped says so"
+)]
+
+mod support;
 
 mod chat_config;
+mod cli;
+mod demo;
+mod determinism;
+mod fixtures;
+mod golden;
+mod hostile;
+mod overrides;
+mod text;
+mod tidy;
+mod tvm;

@@ -4,21 +4,25 @@ use std::collections::HashMap;
 
 use packlight_formats::arch;
 use packlight_formats::dtype::Dtype;
-use packlight_formats::manifest::packlight::Provenance;
+use packlight_formats::manifest::packlight::{Override, Provenance};
 use packlight_formats::model::{Model, Source, Weight};
-use packlight_formats::quant::{Codes, Scheme, Storage};
+use packlight_formats::quant::{Assignment, Codes, Scheme, Storage};
 use packlight_formats::record::RecordSpec;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{ConvertError, Fault};
 use crate::order::{counted_parameters, emission_order};
+use crate::overrides::{OverrideRule, assign};
 
 /// A checkpoint that is known to fit its description.
 #[derive(Debug)]
 pub struct Conversion<'a> {
     pub(crate) checkpoint: &'a Checkpoint,
     pub model: Model,
-    pub scheme: &'static Scheme,
+    /// The scheme of every weight.
+    pub assignment: Assignment,
+    /// The exceptions among them, as packlight.json lists them.
+    pub overrides: Vec<Override>,
     pub codes: &'static Codes,
     /// In the order in which they are emitted.
     pub weights: Vec<PlannedWeight>,
@@ -32,6 +36,7 @@ pub struct Conversion<'a> {
 #[derive(Debug)]
 pub struct PlannedWeight {
     pub weight: Weight,
+    pub scheme: &'static Scheme,
     pub storage: Storage,
 }
 
@@ -40,6 +45,7 @@ impl<'a> Conversion<'a> {
     pub fn plan(
         checkpoint: &'a Checkpoint,
         scheme: &'static Scheme,
+        rules: &[OverrideRule],
         codes: &'static Codes,
     ) -> Result<Self, ConvertError> {
         let model = arch::describe(checkpoint.config())?;
@@ -48,15 +54,26 @@ impl<'a> Conversion<'a> {
         if !faults.is_empty() {
             return Err(ConvertError::Faults(faults));
         }
+        let (assignment, overrides) = assign(scheme, rules, &weights)?;
         let order = emission_order(&weights, checkpoint);
         let emitted: Vec<&Weight> = order.iter().map(|&i| weights[i]).collect();
         let counted_parameters = counted_parameters(&emitted, checkpoint);
         let planned = emitted.iter().map(|&weight| PlannedWeight {
             weight: weight.clone(),
-            storage: scheme.storage(weight),
+            scheme: assignment.scheme(weight),
+            storage: assignment.storage(weight),
         });
         let weights = planned.collect();
-        Ok(Self { checkpoint, model, scheme, codes, weights, skipped, counted_parameters })
+        Ok(Self {
+            checkpoint,
+            model,
+            assignment,
+            overrides,
+            codes,
+            weights,
+            skipped,
+            counted_parameters,
+        })
     }
 
     /// Every record in the order in which it is written.

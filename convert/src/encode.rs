@@ -32,11 +32,11 @@ impl Lines {
 impl Conversion<'_> {
     pub(crate) fn encode(
         &self,
-        PlannedWeight { weight, storage }: &PlannedWeight,
+        PlannedWeight { weight, scheme, storage }: &PlannedWeight,
         block: &Block,
         options: StreamOptions,
     ) -> Result<Encoded, ConvertError> {
-        let dtype = self.scheme.dtype;
+        let dtype = scheme.dtype;
         let allow_non_finite = options.allow_non_finite;
         let values = evaluate(self.checkpoint, weight, block, dtype, allow_non_finite)?;
         let Storage::Grouped { layout, order, .. } = storage else {

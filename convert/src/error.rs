@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use packlight_formats::config::ConfigError;
+use packlight_formats::quant::SCHEMES;
 use packlight_formats::safetensors::HeaderError;
+
+use crate::overrides::OverrideError;
 
 /// Why a checkpoint cannot be converted.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +29,8 @@ pub enum ConvertError {
     Io(#[from] std::io::Error),
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(transparent)]
+    Override(#[from] OverrideError),
     #[error("the checkpoint does not fit its config.json:{}", list(.0))]
     Faults(Vec<Fault>),
     #[error("tensor `{tensor}` in `{file}` has {value} at index {index:?}")]
@@ -89,6 +94,11 @@ impl ConvertError {
             Self::NonFinite { .. } | Self::Overflow { .. } => {
                 "the checkpoint is probably damaged; --allow-non-finite converts it all the same".into()
             }
+            Self::Override(OverrideError::UnknownScheme { .. }) => {
+                let names: Vec<&str> = SCHEMES.iter().map(|scheme| scheme.name).collect();
+                format!("known schemes: {}", names.join(", "))
+            }
+            Self::Override(_) => "`packlight convert CKPT --dry-run` lists the names of all weights".into(),
             Self::BadJson { .. } | Self::Io(_) | Self::Config(_) => return None,
         })
     }

@@ -10,9 +10,11 @@ mod encode;
 mod error;
 mod map;
 mod order;
+mod overrides;
 mod stream;
 
 pub use check::{Conversion, PlannedWeight};
 pub use checkpoint::{Checkpoint, WeightFile};
 pub use error::{ConvertError, Fault};
+pub use overrides::{OverrideError, OverrideRule};
 pub use stream::{Piece, StreamOptions};

@@ -85,7 +85,7 @@ impl Conversion<'_> {
                 .collect();
             for (band, encoded) in bands.iter().zip(encoded) {
                 let encoded = encoded?;
-                let PlannedWeight { weight, storage } = &self.weights[band.weight];
+                let PlannedWeight { weight, storage, .. } = &self.weights[band.weight];
                 source_bytes += self.source_bytes_of(weight, &band.block);
                 release(self.checkpoint, weight, &band.block.rows);
                 codes.push(encoded.values);
@@ -193,7 +193,7 @@ mod tests {
         let demo = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../demo"));
         let checkpoint = Checkpoint::open(demo).unwrap();
         let (scheme, codes) = (Scheme::find(scheme).unwrap(), Codes::find("mlc").unwrap());
-        let conversion = Conversion::plan(&checkpoint, scheme, codes).unwrap();
+        let conversion = Conversion::plan(&checkpoint, scheme, &[], codes).unwrap();
         let mut records: Vec<_> =
             conversion.records().into_iter().map(|spec| (spec, Vec::new())).collect();
         let options = StreamOptions { allow_non_finite: false, rounding: Rounding::Even };

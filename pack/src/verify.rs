@@ -9,7 +9,7 @@ use md5::{Digest as _, Md5};
 use packlight_formats::digest::{hex, sha256};
 use packlight_formats::manifest::packlight::{self, PACKLIGHT, Packlight};
 use packlight_formats::manifest::tensor_cache::{NDARRAY_CACHE, Shard, TENSOR_CACHE, TensorCache};
-use packlight_formats::quant::Scheme;
+use packlight_formats::quant::Assignment;
 use rayon::prelude::*;
 
 use crate::error::PackError;
@@ -74,6 +74,7 @@ pub fn verify(folder: &Path, options: VerifyOptions) -> Result<Verification, Pac
 fn verify_packlight(folder: &Path, options: VerifyOptions) -> Result<Verification, PackError> {
     let json = fs_err::read(folder.join(PACKLIGHT))?;
     let manifest = Packlight::parse(&json)?;
+    let assignment = manifest.assignment()?;
     let mut problems =
         sizes(folder, manifest.files.iter().map(|file| (file.path.as_str(), file.bytes)))?;
     let broken: BTreeSet<String> =
@@ -99,7 +100,7 @@ fn verify_packlight(folder: &Path, options: VerifyOptions) -> Result<Verificatio
         .and_then(|json| Ok(TensorCache::parse(&json)?))
     {
         Ok(cache) => {
-            problems.extend(agree(folder, &manifest, &cache));
+            problems.extend(agree(folder, &manifest, &assignment, &cache));
             if options.md5 {
                 let shards: Vec<&Shard> = cache
                     .records
@@ -181,7 +182,12 @@ fn sizes<'a>(
 }
 
 /// The two manifests name the same shards, and the shards hold what the model needs.
-fn agree(folder: &Path, manifest: &Packlight, cache: &TensorCache) -> Vec<Problem> {
+fn agree(
+    folder: &Path,
+    manifest: &Packlight,
+    assignment: &Assignment,
+    cache: &TensorCache,
+) -> Vec<Problem> {
     let mut reasons = Vec::new();
     for shard in &cache.records {
         let (path, nbytes) = (&shard.data_path, shard.nbytes);
@@ -199,25 +205,17 @@ fn agree(folder: &Path, manifest: &Packlight, cache: &TensorCache) -> Vec<Proble
     let records = cache.records.iter().flat_map(|shard| &shard.records);
     let mut held: BTreeMap<String, _> =
         records.map(|record| (record.name.clone(), record.spec())).collect();
-    match Scheme::find(&manifest.scheme) {
-        Some(scheme) => {
-            for weight in manifest.model.weights() {
-                for record in scheme.storage(weight).records() {
-                    if held.remove(&record.name).as_ref() != Some(record) {
-                        reasons.push(format!(
-                            "{TENSOR_CACHE} does not hold `{}` as the model needs it",
-                            record.name
-                        ));
-                    }
-                }
+    for weight in manifest.model.weights() {
+        for record in assignment.storage(weight).records() {
+            if held.remove(&record.name).as_ref() != Some(record) {
+                let name = &record.name;
+                reasons
+                    .push(format!("{TENSOR_CACHE} does not hold `{name}` as the model needs it"));
             }
-            reasons.extend(held.keys().map(|name| {
-                format!("{TENSOR_CACHE} holds `{name}`, which the model does not use")
-            }));
         }
-        None => reasons
-            .push(format!("{PACKLIGHT} names scheme `{}`, which is not known", manifest.scheme)),
     }
+    let unused = |name| format!("{TENSOR_CACHE} holds `{name}`, which the model does not use");
+    reasons.extend(held.keys().map(unused));
     let bytes = |name: &str| fs_err::read(folder.join(name)).ok();
     if manifest.file(NDARRAY_CACHE).is_some() && bytes(NDARRAY_CACHE) != bytes(TENSOR_CACHE) {
         reasons.push(format!("{NDARRAY_CACHE} differs from {TENSOR_CACHE}"));

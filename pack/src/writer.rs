@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use packlight_formats::digest::sha256;
 use packlight_formats::manifest::packlight::{
-    self, CHUNK_BYTES, Generator, PACKLIGHT, Packlight, Provenance, SCHEMA_VERSION,
+    self, CHUNK_BYTES, Generator, Override, PACKLIGHT, Packlight, Provenance, SCHEMA_VERSION,
 };
 use packlight_formats::manifest::requires::Requires;
 use packlight_formats::manifest::tensor_cache::{
@@ -13,7 +13,7 @@ use packlight_formats::manifest::tensor_cache::{
 };
 use packlight_formats::model::Model;
 use packlight_formats::python_json;
-use packlight_formats::quant::{Rounding, Scheme};
+use packlight_formats::quant::{Assignment, Rounding};
 use packlight_formats::record::RecordSpec;
 
 use crate::error::PackError;
@@ -27,7 +27,8 @@ use crate::sidecar::Sidecar;
 #[derive(Debug)]
 pub struct BundleInfo<'a> {
     pub model: &'a Model,
-    pub scheme: &'static Scheme,
+    pub assignment: &'a Assignment,
+    pub overrides: Vec<Override>,
     pub codes: &'a str,
     /// How the chooser rounds, where it is one that is told.
     pub rounding: Option<Rounding>,
@@ -94,11 +95,12 @@ fn write_manifests(
             name: "packlight".into(),
             version: env!("CARGO_PKG_VERSION").into(),
         },
-        scheme: info.scheme.name.into(),
+        scheme: info.assignment.usual().name.into(),
+        overrides: info.overrides,
         codes: info.codes.into(),
         rounding: info.rounding,
         source: info.provenance,
-        requires: Requires::of(info.model, info.scheme),
+        requires: Requires::of(info.model, info.assignment),
         chunk_bytes: CHUNK_BYTES,
         files,
         model: info.model.clone(),

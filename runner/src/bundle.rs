@@ -7,7 +7,7 @@ use packlight_formats::manifest::ManifestError;
 use packlight_formats::manifest::packlight::{File, PACKLIGHT, Packlight};
 use packlight_formats::manifest::tensor_cache::{Shard, TENSOR_CACHE, TensorCache};
 use packlight_formats::model::Model;
-use packlight_formats::quant::Scheme;
+use packlight_formats::quant::Assignment;
 
 use crate::executor::WeightSink;
 use crate::source::{Source, SourceError};
@@ -26,8 +26,6 @@ pub enum BundleError {
     Source(#[from] SourceError),
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    #[error("scheme `{0}` is not known")]
-    UnknownScheme(String),
     #[error("the manifests disagree: {0}")]
     Disagree(String),
     #[error(
@@ -47,7 +45,6 @@ impl BundleError {
             Self::Missing(_) | Self::Manifest(_) | Self::Disagree(_) | Self::Source(SourceError::Truncated { .. }) => {
                 "the bundle is damaged: `packlight verify` lists everything wrong with it".into()
             }
-            Self::UnknownScheme(_) => "a newer packlight may know it".into(),
             Self::Source(SourceError::Io { .. }) => return None,
         })
     }
@@ -69,7 +66,7 @@ pub struct Bundle<S> {
     trust: Trust,
     manifest: Packlight,
     sha256: String,
-    scheme: &'static Scheme,
+    assignment: Assignment,
     shards: Vec<Shard>,
 }
 
@@ -78,10 +75,9 @@ impl<S: Source> Bundle<S> {
     pub async fn open(source: S, trust: Trust) -> Result<Self, BundleError> {
         let json = source.file(PACKLIGHT).await?.ok_or(BundleError::NotABundle)?;
         let manifest = Packlight::parse(&json)?;
-        let scheme = Scheme::find(&manifest.scheme)
-            .ok_or_else(|| BundleError::UnknownScheme(manifest.scheme.clone()))?;
+        let assignment = manifest.assignment()?;
         let mut bundle =
-            Self { source, trust, sha256: sha256(&json), scheme, shards: Vec::new(), manifest };
+            Self { source, trust, sha256: sha256(&json), assignment, shards: Vec::new(), manifest };
         let cache = bundle
             .file(TENSOR_CACHE)
             .await?
@@ -106,7 +102,7 @@ impl<S: Source> Bundle<S> {
         let mut held: BTreeMap<&str, _> =
             records.map(|record| (record.name.as_str(), record.spec())).collect();
         for weight in self.manifest.model.weights() {
-            for needed in self.scheme.storage(weight).records() {
+            for needed in self.assignment.storage(weight).records() {
                 if held.remove(needed.name.as_str()).as_ref() != Some(needed) {
                     return disagree(format!(
                         "{TENSOR_CACHE} does not hold `{}` as the model needs it",
@@ -129,8 +125,8 @@ impl<S: Source> Bundle<S> {
     }
 
     /// How its weights are stored.
-    pub fn scheme(&self) -> &'static Scheme {
-        self.scheme
+    pub fn assignment(&self) -> &Assignment {
+        &self.assignment
     }
 
     /// Its own manifest.

@@ -94,7 +94,7 @@ impl Engine {
         progress: impl FnMut(u64),
     ) -> Result<Self, EngineError> {
         let model = bundle.model();
-        let plan = Plan::lower(model, bundle.scheme());
+        let plan = Plan::lower(model, bundle.assignment());
         let context = context.clamp(1, model.context);
         let chunk = CHUNK.min(context);
         let outputs = (LOGITS_BYTES / 4 / model.vocab).clamp(1, chunk);

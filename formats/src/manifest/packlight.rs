@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::ManifestError;
 use super::requires::Requires;
 use crate::model::Model;
-use crate::quant::Rounding;
+use crate::quant::{Assignment, Rounding, Scheme};
 use crate::safetensors::is_file_name;
 
 /// Name of the manifest. It is written last: a folder with it is a whole bundle.
@@ -27,8 +27,10 @@ pub struct Packlight {
     pub schema_version: u32,
     /// What wrote the bundle.
     pub generator: Generator,
-    /// Name of the quantisation scheme.
+    /// Name of the quantisation scheme of all weights that `overrides` does not name.
     pub scheme: String,
+    /// Weights under other schemes; a later entry wins.
+    pub overrides: Vec<Override>,
     /// Name of the code chooser.
     pub codes: String,
     /// How the chooser rounds, where it is one that is told.
@@ -44,6 +46,18 @@ pub struct Packlight {
     pub files: Vec<File>,
     /// The complete description, from which the runner works.
     pub model: Model,
+}
+
+/// Weights that are stored under another scheme.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Override {
+    /// The regular expression that chose them.
+    pub pattern: String,
+    /// Name of their scheme.
+    pub scheme: String,
+    /// Their names in the bundle.
+    pub weights: Vec<String>,
 }
 
 /// A program and its version.
@@ -126,6 +140,20 @@ impl Packlight {
             serde_json::from_value(value).map_err(|error| fault(error.to_string()))?;
         manifest.validate()?;
         Ok(manifest)
+    }
+
+    /// The scheme of every weight.
+    pub fn assignment(&self) -> Result<Assignment, ManifestError> {
+        let scheme = |name: &str| {
+            Scheme::find(name).ok_or_else(|| fault(format!("scheme `{name}` is not known")))
+        };
+        let mut assignment = Assignment::uniform(scheme(&self.scheme)?);
+        for Override { scheme: name, weights, .. } in &self.overrides {
+            for weight in weights {
+                assignment.except(weight, scheme(name)?);
+            }
+        }
+        Ok(assignment)
     }
 
     /// The entry of a file.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::model::Model;
-use crate::quant::Scheme;
+use crate::quant::Assignment;
 use crate::record::RecordSpec;
 
 /// Context length that [`Requires::device_bytes`] is given for, unless the model's own is shorter.
@@ -38,9 +38,9 @@ pub struct Requires {
 }
 
 impl Requires {
-    /// Computes what a model stored under a scheme needs.
-    pub fn of(model: &Model, scheme: &Scheme) -> Self {
-        let storages = model.weights().into_iter().map(|weight| scheme.storage(weight));
+    /// Computes what a model stored under these schemes needs.
+    pub fn of(model: &Model, assignment: &Assignment) -> Self {
+        let storages = model.weights().into_iter().map(|weight| assignment.storage(weight));
         let records: Vec<RecordSpec> =
             storages.flat_map(|storage| storage.records().cloned().collect::<Vec<_>>()).collect();
         let weight_bytes = records.iter().map(RecordSpec::stored_bytes).sum();

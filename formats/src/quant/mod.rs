@@ -3,6 +3,7 @@
 //! A scheme says what is quantised, into how many bits and how the result is laid out. Which codes a group gets is
 //! another question, answered by a chooser ([`codes`]); every chooser works with every grouped scheme.
 
+mod assignment;
 pub mod codes;
 pub mod float;
 pub mod group;
@@ -10,6 +11,7 @@ pub mod group;
 use crate::dtype::Dtype;
 use crate::model::{Role, Weight};
 use crate::record::RecordSpec;
+pub use assignment::Assignment;
 pub use codes::{Codes, Grid, Rounding};
 pub use group::Grouped;
 

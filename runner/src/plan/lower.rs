@@ -1,16 +1,16 @@
 //! A model description becomes a plan. Written out by hand, block by block: this is where the forward pass can be read.
 
 use packlight_formats::model::{Attention, Head, Layer, Linear, Mlp, Model, Norm, Weight};
-use packlight_formats::quant::Scheme;
+use packlight_formats::quant::Assignment;
 
 use super::{
     Cache, CacheId, Heads, Op, Plan, PlanWeight, RopeIndex, Rows, Slot, SlotId, Step, WeightId,
 };
 
 impl Plan {
-    /// The plan of a model whose weights are stored under `scheme`.
-    pub fn lower(model: &Model, scheme: &Scheme) -> Self {
-        let mut lower = Lower { scheme, plan: Self::empty(model), place: "embedding".into() };
+    /// The plan of a model whose weights are stored as `assignment` says.
+    pub fn lower(model: &Model, assignment: &Assignment) -> Self {
+        let mut lower = Lower { assignment, plan: Self::empty(model), place: "embedding".into() };
         lower.model(model);
         lower.plan
     }
@@ -28,7 +28,7 @@ impl Plan {
 }
 
 struct Lower<'a> {
-    scheme: &'a Scheme,
+    assignment: &'a Assignment,
     plan: Plan,
     place: String,
 }
@@ -137,7 +137,7 @@ impl Lower<'_> {
             name: weight.name.clone(),
             rows: u32_of(weight.rows()),
             columns: u32_of(weight.columns()),
-            storage: self.scheme.storage(weight),
+            storage: self.assignment.storage(weight),
         });
         WeightId(self.plan.weights.len() - 1)
     }

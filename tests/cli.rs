@@ -1,0 +1,82 @@
+//! What the commands print, as snapshots: paths, hashes and times are masked.
+
+use insta::assert_snapshot;
+
+use crate::packlight;
+use crate::support::{converted, copy, edit_json, fixture, repo};
+use serde_json::json;
+
+/// Hides what differs between machines and versions.
+fn masked(text: &str) -> String {
+    let mut out = String::new();
+    for word in text.split_inclusive(|c: char| c.is_whitespace() || "`,\"".contains(c)) {
+        let core = word.trim_end_matches(|c: char| c.is_whitespace() || "`,\":".contains(c));
+        let tail = &word[core.len()..];
+        let hash = core.len() == 64 && core.bytes().all(|b| b.is_ascii_hexdigit());
+        let path = core.starts_with('/') && core.len() > 1;
+        out += if hash {
+            "HASH"
+        } else if path {
+            "PATH"
+        } else {
+            core
+        };
+        out += tail;
+    }
+    out
+}
+
+#[test]
+fn dry_run_prints_the_whole_plan() {
+    let checkpoint = fixture("llama_untied");
+    let ran = packlight!("convert", checkpoint, "--dry-run", "--codes", "mlc");
+    assert_snapshot!("dry_run_warnings", masked(&ran.stderr));
+    assert_snapshot!("dry_run", masked(&ran.ok()));
+}
+
+#[test]
+fn convert_and_verify_say_what_they_did() {
+    let (_folder, bundle) = converted(&repo("demo"));
+    let verified = packlight!("verify", bundle, "--all").ok();
+    assert_snapshot!("verify", masked(&verified));
+}
+
+#[test]
+fn inspect_prints_the_plan_of_a_model() {
+    // The plan of each architecture: whatever changes here changes what is computed.
+    for name in ["llama_untied", "mistral", "qwen2", "qwen3"] {
+        let text = packlight!("inspect", fixture(name)).ok();
+        assert_snapshot!(format!("plan_{name}"), masked(&text));
+    }
+}
+
+#[test]
+fn inspect_reads_bundles_too() {
+    let (_folder, bundle) = converted(&fixture("qwen3"));
+    let text = packlight!("inspect", bundle).ok();
+    let head: String =
+        text.lines().take_while(|line| *line != "plan").map(|line| format!("{line}\n")).collect();
+    assert_snapshot!("inspect_bundle", masked(&head));
+    let json = packlight!("inspect", bundle, "--json").json();
+    assert_eq!(json["manifest"]["model"]["architecture"], "qwen3");
+    assert_eq!(json["manifest"]["requires"]["shader_f16"], false);
+}
+
+#[test]
+fn errors_say_what_where_why_and_hint() {
+    let checkpoint = copy(&fixture("llama"));
+    edit_json(&checkpoint.path().join("config.json"), |config| {
+        config["logit_wobble"] = json!(0.5);
+        config["rope_scaling"]["wobble"] = json!(1);
+    });
+    let rope = packlight!("convert", checkpoint.path(), "--dry-run").fails(2);
+    edit_json(&checkpoint.path().join("config.json"), |config| {
+        config["rope_scaling"] = json!(null);
+    });
+    let unread = packlight!("convert", checkpoint.path(), "--dry-run").fails(2);
+    edit_json(&checkpoint.path().join("config.json"), |config| {
+        config["model_type"] = json!("llama7");
+    });
+    let unknown = packlight!("convert", checkpoint.path(), "--dry-run").fails(2);
+    assert_snapshot!("errors", format!("{rope}{unread}{unknown}"));
+}
