@@ -76,6 +76,11 @@ impl<'a> Conversion<'a> {
         })
     }
 
+    /// Whether any weight gets codes.
+    pub fn quantises(&self) -> bool {
+        self.weights.iter().any(|planned| matches!(planned.storage, Storage::Grouped { .. }))
+    }
+
     /// Every record in the order in which it is written.
     pub fn records(&self) -> Vec<RecordSpec> {
         self.weights.iter().flat_map(|weight| weight.storage.records().cloned()).collect()

@@ -82,7 +82,8 @@ impl Weights {
             Order::Nk => self.row_bytes(record, rows, n).into(),
             Order::Kn => {
                 let bytes = self.records.get(&record.name).map_or(&[][..], |stored| &stored.bytes);
-                let elements = bytes.chunks_exact(record.dtype.stored().bytes() as usize);
+                let size = usize::try_from(record.dtype.stored().bytes()).unwrap_or(usize::MAX);
+                let elements = bytes.chunks_exact(size);
                 elements.skip(n).step_by(rows as usize).flatten().copied().collect()
             }
         }

@@ -1,7 +1,7 @@
 //! Whole models, limits, and calls that cannot be made.
 
 use packlight_formats::arch;
-use packlight_formats::quant::SCHEMES;
+use packlight_formats::quant::{Assignment, Scheme};
 use serde_json::json;
 
 use super::*;
@@ -27,7 +27,7 @@ fn model(kind: &str, layers: u32) -> Plan {
         _ => config["tie_word_embeddings"] = json!(true),
     }
     let model = arch::describe(&config).expect("describes");
-    Plan::lower(&model, &SCHEMES[0])
+    Plan::lower(&model, &Assignment::uniform(Scheme::DEFAULT))
 }
 
 #[test]
