@@ -288,10 +288,8 @@ fn read_rope(config: &Config<'_>, head_dim: u32, default_theta: f64) -> Result<R
         },
         _ => return Err(section.unsupported(key, "default, linear, llama3")),
     };
-    match section.unread() {
-        keys if keys.is_empty() => Ok(Rope { head_dim, theta, scaling }),
-        keys => Err(ConfigError::Unread { architecture: format!("rope type {kind}"), keys }),
-    }
+    section.all_read(&format!("rope type {kind}"))?;
+    Ok(Rope { head_dim, theta, scaling })
 }
 
 fn silu(config: &Config<'_>) -> Result<(), ConfigError> {

@@ -11,6 +11,7 @@ mod qwen3;
 use serde_json::Value;
 
 use crate::config::{Config, ConfigError};
+use crate::fp8::Fp8Scales;
 use crate::model::{Head, Model};
 
 /// One row of the table.
@@ -52,16 +53,22 @@ impl Arch {
 pub fn describe(config: &Value) -> Result<Model, ConfigError> {
     let arch = Arch::of(config)?;
     let reader = Config::new(config)?;
+    Fp8Scales::read(&reader)?;
     let model = (arch.describe)(&reader)?;
-    match reader.unread() {
-        keys if keys.is_empty() => Ok(model),
-        keys => Err(ConfigError::Unread { architecture: arch.model_type.into(), keys }),
-    }
+    reader.all_read(arch.model_type)?;
+    Ok(model)
+}
+
+/// How the weights of an fp8 checkpoint are scaled; `None` where it is not quantised.
+pub fn fp8_scales(config: &Value) -> Result<Option<Fp8Scales>, ConfigError> {
+    Fp8Scales::read(&Config::new(config)?)
 }
 
 /// Why a tensor of the checkpoint may be left out, or `None` where it may not.
 pub fn skip_reason(model: &Model, tensor: &str) -> Option<&'static str> {
-    if tensor.ends_with(".rotary_emb.inv_freq") {
+    if tensor.ends_with(".input_scale") || tensor.ends_with(".activation_scale") {
+        Some("scales the activations of fp8 arithmetic; the weights do not need it")
+    } else if tensor.ends_with(".rotary_emb.inv_freq") {
         Some("a table that is computed from the config")
     } else if model.head == Head::Tied && tensor == "lm_head.weight" {
         Some("the head is tied to the token embedding")
