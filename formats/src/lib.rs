@@ -4,6 +4,7 @@
 #![deny(missing_docs)]
 
 pub mod arch;
+pub mod calibration;
 pub mod chat_config;
 pub mod config;
 pub mod digest;

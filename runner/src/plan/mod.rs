@@ -5,19 +5,20 @@
 
 mod lower;
 mod print;
+mod uses;
 
 use packlight_formats::model::Activation;
 use packlight_formats::quant::Storage;
 use packlight_formats::rope::Rope;
 
 /// Index into [`Plan::slots`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotId(pub usize);
 /// Index into [`Plan::weights`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightId(pub usize);
 /// Index into [`Plan::caches`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CacheId(pub usize);
 /// Index into [`Plan::ropes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

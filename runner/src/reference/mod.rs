@@ -1,6 +1,7 @@
 //! The CPU reference: interprets a plan in plain f32 from the packed bytes. The oracle of every kernel, and what runs
 //! where there is no adapter.
 
+mod calibrate;
 pub mod ops;
 mod weights;
 
@@ -8,6 +9,7 @@ use packlight_formats::RecordSpec;
 
 use crate::executor::{CallError, Capacity, Live, Output, Want, WeightSink};
 use crate::plan::{Heads, Op, Plan, Rows, SlotId, WeightId};
+pub use calibrate::Calibration;
 use ops::{AttendParams, HeadView};
 use weights::Weights;
 

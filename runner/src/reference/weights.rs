@@ -45,6 +45,15 @@ impl Weights {
         }
     }
 
+    /// Lets go of a weight's bytes.
+    pub(super) fn forget(&mut self, weight: &PlanWeight) {
+        for record in weight.storage.records() {
+            if let Some(stored) = self.records.get_mut(&record.name) {
+                stored.bytes = Vec::new();
+            }
+        }
+    }
+
     /// Writes row `n` of a matrix `[rows, columns]`, decoded.
     pub(super) fn row(&self, weight: &PlanWeight, n: usize, out: &mut [f32]) {
         match &weight.storage {

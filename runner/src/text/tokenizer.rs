@@ -82,6 +82,14 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// The special tokens that the model expects before plain text.
+    pub fn beginning(&self, special: &SpecialTokens) -> Result<Vec<u32>, TokenizerError> {
+        // Some text, since a tokenizer may have tokens for its end too.
+        let (bare, plain) = (self.encode("a")?, self.encode_plain("a", special)?);
+        let start = plain.windows(bare.len().max(1)).position(|window| window == bare);
+        Ok(plain[..start.unwrap_or(0)].to_vec())
+    }
+
     fn encode_with(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let encoding = self.inner.encode_fast(text, add_special).map_err(TokenizerError::Encode)?;
         Ok(encoding.get_ids().to_vec())

@@ -1,0 +1,67 @@
+//! What each operation needs and leaves: for those who run a plan in parts.
+
+use super::{CacheId, Op, SlotId, WeightId};
+
+impl Op {
+    /// The weights that it reads.
+    pub fn weights(&self) -> Vec<WeightId> {
+        match *self {
+            Self::Gather { table, .. } => vec![table],
+            Self::RmsNorm { weight, .. } | Self::HeadNorm { weight, .. } => vec![weight],
+            Self::Matmul { weight, bias, .. } => std::iter::once(weight).chain(bias).collect(),
+            Self::Rope { .. }
+            | Self::StoreKv { .. }
+            | Self::Attend { .. }
+            | Self::Gate { .. }
+            | Self::Add { .. }
+            | Self::LastRows { .. } => Vec::new(),
+        }
+    }
+
+    /// The slots whose values it depends on; one that it changes in place is among them.
+    pub fn reads(&self) -> Vec<SlotId> {
+        match *self {
+            Self::Gather { .. } => Vec::new(),
+            Self::RmsNorm { x, .. }
+            | Self::Matmul { x, .. }
+            | Self::Gate { x, .. }
+            | Self::LastRows { x, .. } => vec![x],
+            Self::HeadNorm { x, .. } | Self::Rope { x, .. } | Self::Attend { q: x, .. } => {
+                vec![x.slot]
+            }
+            Self::StoreKv { k, v, .. } => vec![k.slot, v.slot],
+            Self::Add { x, y } => vec![x, y],
+        }
+    }
+
+    /// The slot that it writes whole, whatever was there.
+    pub fn overwrites(&self) -> Option<SlotId> {
+        match *self {
+            Self::Gather { out, .. }
+            | Self::RmsNorm { out, .. }
+            | Self::Matmul { out, .. }
+            | Self::Attend { out, .. }
+            | Self::Gate { out, .. }
+            | Self::LastRows { out, .. } => Some(out),
+            Self::HeadNorm { .. } | Self::Rope { .. } | Self::StoreKv { .. } | Self::Add { .. } => {
+                None
+            }
+        }
+    }
+
+    /// The cache whose keys and values it reads.
+    pub fn attends(&self) -> Option<CacheId> {
+        match *self {
+            Self::Attend { cache, .. } => Some(cache),
+            _ => None,
+        }
+    }
+
+    /// The cache that it stores keys and values in.
+    pub fn stores(&self) -> Option<CacheId> {
+        match *self {
+            Self::StoreKv { cache, .. } => Some(cache),
+            _ => None,
+        }
+    }
+}
