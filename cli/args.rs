@@ -64,12 +64,16 @@ pub(crate) struct ConvertArgs {
     /// Quantisation scheme.
     #[arg(long, default_value = Scheme::DEFAULT.name, value_parser = scheme_names())]
     pub(crate) scheme: String,
-    /// How codes are chosen. best: least squared error; mlc: exactly as MLC-LLM does.
+    /// How codes are chosen. best: least squared error; mlc: exactly as MLC-LLM does; gptq: least squared error of what
+    /// each matrix makes of a text.
     #[arg(long, default_value = Codes::DEFAULT.name, value_parser = codes_names())]
     pub(crate) codes: String,
     /// Where `--codes mlc` puts a tie: even as TVM does since 0.24 (default), away from zero as it did before.
     #[arg(long)]
     pub(crate) rounding: Option<RoundingChoice>,
+    /// Text for `--codes gptq`, like what the model will read and write; default: some documentation and code.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) calibration: Option<PathBuf>,
     /// Store weights whose bundle name matches REGEX under another scheme; may be given again, the last match wins.
     #[arg(long = "override", value_name = "REGEX=SCHEME", value_parser = parse_override)]
     pub(crate) overrides: Vec<OverrideRule>,

@@ -15,6 +15,7 @@ use packlight_pack::{
 use serde_json::json;
 
 use crate::args::{ConvertArgs, RoundingChoice};
+use crate::calibration::{self, Calibrated};
 use crate::report::Hinted;
 use crate::{progress, sidecars};
 
@@ -25,6 +26,7 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     let scheme = Scheme::find(&args.scheme).ok_or_else(|| unknown("scheme", &args.scheme))?;
     let codes = Codes::find(&args.codes).ok_or_else(|| unknown("chooser", &args.codes))?;
     let rounding = rounding(args.rounding, codes)?;
+    let calibration = calibration::text(args.calibration.as_deref(), codes)?;
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
     let conversion = Conversion::plan(&checkpoint, scheme, &override_rules(args)?, codes)?;
     let records = conversion.records();
@@ -45,9 +47,14 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
         print_plan(&conversion, &shards, &sidecars.files);
         return Ok(true);
     };
-    let bar = progress::bytes(conversion.source_bytes(), "converting");
     let options = StreamOptions { allow_non_finite: args.allow_non_finite, rounding };
-    let job = Job { conversion, records, shards, sidecars: sidecars.files, occupied, options };
+    let calibrated = match &calibration {
+        Some(text) => Some(calibration::run(&conversion, &checkpoint, text, options, output)?),
+        None => None,
+    };
+    let bar = progress::bytes(conversion.source_bytes(), "converting");
+    let sidecars = sidecars.files;
+    let job = Job { conversion, records, shards, sidecars, occupied, options, calibrated };
     let written = write(job, output, &bar)?;
     bar.finish_and_clear();
     print_written(output, &written, args.json);
@@ -62,17 +69,19 @@ pub(crate) struct Job<'a> {
     pub(crate) sidecars: Vec<Sidecar>,
     pub(crate) occupied: Occupied,
     pub(crate) options: StreamOptions,
+    pub(crate) calibrated: Option<Calibrated>,
 }
 
 /// Joins the two crates that do not know each other: one's pieces become the other's shards.
 pub(crate) fn write(job: Job<'_>, output: &Path, bar: &ProgressBar) -> anyhow::Result<Written> {
-    let Job { conversion, records, shards, sidecars, occupied, options } = job;
+    let Job { conversion, records, shards, sidecars, occupied, options, calibrated } = job;
     let info = BundleInfo {
         model: &conversion.model,
         assignment: &conversion.assignment,
         overrides: conversion.overrides.clone(),
         codes: conversion.codes.name,
         rounding: conversion.codes.rounds.then_some(options.rounding),
+        calibration_sha256: calibrated.as_ref().map(|calibrated| calibrated.sha256.clone()),
         provenance: conversion.provenance(),
         counted_parameters: conversion.counted_parameters,
         records: &records,
@@ -81,10 +90,14 @@ pub(crate) fn write(job: Job<'_>, output: &Path, bar: &ProgressBar) -> anyhow::R
     };
     let folder = Folder::claim(output, occupied)?;
     let written = write_bundle(folder, info, |push| {
-        conversion.stream(options, |piece| {
-            bar.inc(piece.source_bytes);
-            push(piece.record, piece.bytes)
-        })
+        conversion.stream(
+            options,
+            calibrated.as_ref().map(|calibrated| &calibrated.compensated),
+            |piece| {
+                bar.inc(piece.source_bytes);
+                push(piece.record, piece.bytes)
+            },
+        )
     });
     written.map_err(|error: Failure| error.into())
 }

@@ -89,6 +89,7 @@ fn convert(checkpoint: &std::path::Path, bundle: &std::path::Path) -> anyhow::Re
         sidecars: sidecars::collect(&checkpoint, scheme, None)?.files,
         occupied: Occupied::Refuse,
         options: StreamOptions { allow_non_finite: false, rounding: Rounding::default() },
+        calibrated: None,
         records,
         conversion,
     };

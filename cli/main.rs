@@ -6,6 +6,7 @@
 )]
 
 mod args;
+mod calibration;
 mod convert;
 mod demo;
 mod devices;

@@ -13,6 +13,7 @@ mod demo;
 mod determinism;
 mod fixtures;
 mod golden;
+mod gptq;
 mod hostile;
 mod overrides;
 mod sources;

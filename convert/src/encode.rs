@@ -6,6 +6,7 @@ use packlight_formats::quant::{Grid, Order, Storage};
 
 use crate::band::{Block, evaluate};
 use crate::check::{Conversion, PlannedWeight};
+use crate::compensate::{Chosen, Compensated};
 use crate::error::ConvertError;
 use crate::stream::StreamOptions;
 
@@ -32,28 +33,38 @@ impl Lines {
 impl Conversion<'_> {
     pub(crate) fn encode(
         &self,
-        PlannedWeight { weight, scheme, storage }: &PlannedWeight,
+        planned: &PlannedWeight,
         block: &Block,
         options: StreamOptions,
+        compensated: Option<&Compensated>,
     ) -> Result<Encoded, ConvertError> {
+        let PlannedWeight { weight, scheme, storage } = planned;
         let dtype = scheme.dtype;
         let allow_non_finite = options.allow_non_finite;
-        let values = evaluate(self.checkpoint, weight, block, dtype, allow_non_finite)?;
+        let values = || evaluate(self.checkpoint, weight, block, dtype, allow_non_finite);
         let Storage::Grouped { layout, order, .. } = storage else {
+            let values = values()?;
             let values = Lines { bytes: stored_bytes(&values, dtype), count: 1 };
             return Ok(Encoded { values, scales: Lines::default() });
         };
         let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        let (rows, columns) = (size(block.height()), size(block.width()));
         let words_per_row = size(layout.words_per_row(block.width()));
         let groups_per_row = size(layout.groups_per_row(block.width()));
-        let (mut words, mut scales) =
-            (vec![0u32; rows * words_per_row], vec![0f32; rows * groups_per_row]);
-        let grid = Grid { layout: *layout, dtype, rounding: options.rounding };
-        let outputs = words.chunks_mut(words_per_row).zip(scales.chunks_mut(groups_per_row));
-        for (row, (words, scales)) in values.chunks(columns).zip(outputs) {
-            grid.encode_row(row, self.codes, words, scales);
-        }
+        let chosen =
+            compensated.map(|compensated| compensated.block(planned, block)).transpose()?;
+        let Chosen { mut words, mut scales } = if let Some(chosen) = chosen.flatten() {
+            chosen
+        } else {
+            let (rows, columns) = (size(block.height()), size(block.width()));
+            let (mut words, mut scales) =
+                (vec![0u32; rows * words_per_row], vec![0f32; rows * groups_per_row]);
+            let grid = Grid { layout: *layout, dtype, rounding: options.rounding };
+            let outputs = words.chunks_mut(words_per_row).zip(scales.chunks_mut(groups_per_row));
+            for (row, (words, scales)) in values()?.chunks(columns).zip(outputs) {
+                grid.encode_row(row, self.codes, words, scales);
+            }
+            Chosen { words, scales }
+        };
         let (word_lines, scale_lines) = match order {
             Order::Nk => (1, 1),
             Order::Kn => {

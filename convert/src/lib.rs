@@ -6,6 +6,7 @@
 mod band;
 mod check;
 mod checkpoint;
+mod compensate;
 mod element;
 mod encode;
 mod error;
@@ -17,6 +18,7 @@ mod stream;
 
 pub use check::{Conversion, PlannedWeight};
 pub use checkpoint::{Checkpoint, WeightFile};
+pub use compensate::{Compensated, Compensator};
 pub use error::{ConvertError, Fault};
 pub use overrides::{OverrideError, OverrideRule};
 pub use stream::{Piece, StreamOptions};

@@ -1,11 +1,14 @@
 //! The stream of records: bands are evaluated and quantised on all threads and emitted in order.
 
+use std::ops::Range;
+
 use packlight_formats::model::Weight;
 use packlight_formats::quant::{Order, Rounding, Storage};
 use rayon::prelude::*;
 
 use crate::band::{Block, release};
 use crate::check::{Conversion, PlannedWeight};
+use crate::compensate::Compensated;
 use crate::element::Element;
 use crate::encode::{Encoded, Lines};
 use crate::error::ConvertError;
@@ -56,32 +59,54 @@ struct Band {
 }
 
 impl Conversion<'_> {
-    /// Quantises everything, calling `emit` with each piece. An error of `emit` ends the stream.
+    /// Quantises everything but what is `compensated` already, calling `emit` with each piece. An error of `emit` ends
+    /// the stream.
     ///
     /// The pieces depend on the checkpoint, the scheme and the options only, not on the number of threads.
     pub fn stream<E: From<ConvertError>>(
         &self,
         options: StreamOptions,
+        compensated: Option<&Compensated>,
         emit: impl FnMut(Piece) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.stream_cut(CUT, options, emit)
+        self.stream_cut(CUT, 0..self.weights.len(), options, compensated, emit)
     }
 
+    /// The bytes of the records of one weight.
+    pub(crate) fn records_of(
+        &self,
+        weight: usize,
+        options: StreamOptions,
+        compensated: &Compensated,
+    ) -> Result<Vec<Vec<u8>>, ConvertError> {
+        let mut records = vec![Vec::new(); self.weights[weight].storage.records().count()];
+        let weights = weight..weight + 1;
+        self.stream_cut(CUT, weights, options, Some(compensated), |piece| {
+            records[piece.record].extend(piece.bytes);
+            Ok::<_, ConvertError>(())
+        })?;
+        Ok(records)
+    }
+
+    /// Streams some weights; records are counted from the first of theirs.
     fn stream_cut<E: From<ConvertError>>(
         &self,
         cut: Cut,
+        weights: Range<usize>,
         options: StreamOptions,
+        compensated: Option<&Compensated>,
         mut emit: impl FnMut(Piece) -> Result<(), E>,
     ) -> Result<(), E> {
-        let bands: Vec<Band> =
-            self.weights.iter().enumerate().flat_map(|(i, weight)| cut.bands(i, weight)).collect();
+        let bands: Vec<Band> = weights.flat_map(|i| cut.bands(i, &self.weights[i])).collect();
         let mut record = 0;
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
         let (mut source_bytes, mut all_scales) = (0, Vec::new());
         for bands in bands.chunks(BANDS_PER_THREAD * rayon::current_num_threads()) {
             let encoded: Vec<Result<Encoded, ConvertError>> = bands
                 .par_iter()
-                .map(|band| self.encode(&self.weights[band.weight], &band.block, options))
+                .map(|band| {
+                    self.encode(&self.weights[band.weight], &band.block, options, compensated)
+                })
                 .collect();
             for (band, encoded) in bands.iter().zip(encoded) {
                 let encoded = encoded?;
@@ -196,10 +221,16 @@ mod tests {
         let mut records: Vec<_> =
             conversion.records().into_iter().map(|spec| (spec, Vec::new())).collect();
         let options = StreamOptions { allow_non_finite: false, rounding: Rounding::Even };
-        let stream = conversion.stream_cut(cut, options, |Piece { record, bytes, .. }| {
-            records[record].1.extend(bytes);
-            Ok::<_, ConvertError>(())
-        });
+        let stream = conversion.stream_cut(
+            cut,
+            0..conversion.weights.len(),
+            options,
+            None,
+            |Piece { record, bytes, .. }| {
+                records[record].1.extend(bytes);
+                Ok::<_, ConvertError>(())
+            },
+        );
         stream.unwrap();
         records
     }

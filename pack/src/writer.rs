@@ -32,6 +32,8 @@ pub struct BundleInfo<'a> {
     pub codes: &'a str,
     /// How the chooser rounds, where it is one that is told.
     pub rounding: Option<Rounding>,
+    /// SHA-256 of the text that the chooser was calibrated with, where it is one that needs some.
+    pub calibration_sha256: Option<String>,
     pub provenance: Provenance,
     /// The parameter count behind MLC's `BitsPerParam`.
     pub counted_parameters: u64,
@@ -99,6 +101,7 @@ fn write_manifests(
         overrides: info.overrides,
         codes: info.codes.into(),
         rounding: info.rounding,
+        calibration_sha256: info.calibration_sha256,
         source: info.provenance,
         requires: Requires::of(info.model, info.assignment),
         chunk_bytes: CHUNK_BYTES,

@@ -36,6 +36,9 @@ pub struct Packlight {
     /// How the chooser rounds, where it is one that is told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounding: Option<Rounding>,
+    /// SHA-256 of the text that the chooser was calibrated with, where it is one that needs some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration_sha256: Option<String>,
     /// Where the weights came from.
     pub source: Provenance,
     /// What a device needs.

@@ -40,6 +40,14 @@ impl Grouped {
         self.groups_per_row(columns) * self.words_per_group() as u64
     }
 
+    /// Packs the codes of a whole group.
+    pub(super) fn pack(self, codes: &[u8], words: &mut [u32]) {
+        let codes = codes.chunks(self.codes_per_word() as usize);
+        for (word, codes) in words.iter_mut().zip(codes) {
+            *word = codes.iter().rev().fold(0, |word, &code| (word << self.bits) | u32::from(code));
+        }
+    }
+
     /// Restores one row: `out[k] = (code - zero_code) * scale` in f32.
     pub fn decode_row(self, words: &[u32], scales: &[f32], out: &mut [f32]) {
         let mask = (1u32 << self.bits) - 1;
@@ -62,7 +70,7 @@ impl Grid {
     ///
     /// `words` has `words_per_row` entries and `scales` has `groups_per_row`; the scales are values of the dtype.
     pub fn encode_row(&self, row: &[f32], chooser: &Codes, words: &mut [u32], scales: &mut [f32]) {
-        let Grouped { bits, group } = self.layout;
+        let group = self.layout.group;
         let mut codes = vec![0u8; group as usize];
         let groups = row.chunks(group as usize);
         let words = words.chunks_mut(self.layout.words_per_group() as usize);
@@ -70,10 +78,7 @@ impl Grid {
             let (used, padding) = codes.split_at_mut(group.len());
             padding.fill(0);
             *scale = (chooser.choose)(self, group, used);
-            let codes = codes.chunks(self.layout.codes_per_word() as usize);
-            for (word, codes) in words.iter_mut().zip(codes) {
-                *word = codes.iter().rev().fold(0, |word, &code| (word << bits) | u32::from(code));
-            }
+            self.layout.pack(&codes, words);
         }
     }
 }

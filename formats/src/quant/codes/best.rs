@@ -18,8 +18,8 @@ use super::{Grid, mlc};
 use crate::dtype::Dtype;
 use crate::quant::float::{nearest, nearest_code, round_to};
 
-const LANES: usize = 8;
-type Lanes = [f32; LANES];
+pub(super) const LANES: usize = 8;
+pub(super) type Lanes = [f32; LANES];
 
 /// Steps beyond `half` between and above the whole numbers, where most groups without a lattice have their best. A
 /// third batch of eight would lower the error of gaussian weights by less than 0.1 %.
@@ -32,7 +32,7 @@ pub(super) fn choose(grid: &Grid, group: &[f32], codes: &mut [u8]) -> f32 {
     }
     let levels = Levels::of(grid);
     if largest == 0.0 {
-        codes.fill(nearest_code(levels.zero));
+        codes.fill(levels.code(0.0));
         return 0.0;
     }
     // Squares of values near 1 neither overflow nor underflow. Powers of two change nothing else.
@@ -46,6 +46,13 @@ pub(super) fn choose(grid: &Grid, group: &[f32], codes: &mut [u8]) -> f32 {
     let scale = candidates[usize::from(of_refitted < of_mlc)];
     levels.write(values, scale * unit.inverse(), codes);
     scale
+}
+
+/// The scales around which a group's best is to be found, as they are stored.
+pub(super) fn guesses(grid: &Grid, group: &[f32]) -> [Lanes; 2] {
+    let levels = Levels::of(grid);
+    let largest = largest(group);
+    levels.steps().map(|steps| steps.map(|steps| stored_scale(grid.dtype, largest / steps)))
 }
 
 /// The value of largest magnitude; not finite if any is not.
@@ -102,7 +109,7 @@ impl Values<'_> {
 
 /// The multiples of a scale that codes stand for.
 #[derive(Clone, Copy)]
-struct Levels {
+pub(super) struct Levels {
     /// The zero code, and so the largest multiple on the short side.
     zero: f32,
     /// The largest multiple on the long side.
@@ -110,23 +117,33 @@ struct Levels {
 }
 
 impl Levels {
-    fn of(grid: &Grid) -> Self {
+    pub(super) fn of(grid: &Grid) -> Self {
         let zero = grid.layout.zero_code() as f32;
         Self { zero, half: zero + 1.0 }
     }
 
     #[inline]
-    fn multiple(self, x: f32) -> f32 {
+    pub(super) fn multiple(self, x: f32) -> f32 {
         let x = if x > -self.zero { x } else { -self.zero };
         nearest(if x < self.half { x } else { self.half })
+    }
+
+    /// The code of a multiple.
+    #[inline]
+    pub(super) fn code(self, multiple: f32) -> u8 {
+        nearest_code(multiple + self.zero)
+    }
+
+    /// How many scales the largest value may lie from zero; 0 fills up.
+    fn steps(self) -> [Lanes; 2] {
+        let whole = std::array::from_fn(|lane| (self.half - lane as f32).max(0.0));
+        [whole, BEYOND.map(|steps| self.half + steps)]
     }
 
     /// The best scale found, as it is before rounding.
     fn refit(self, values: Values<'_>, largest: f32) -> f32 {
         let (mut best, mut gain) = (0.0, 0.0);
-        let whole = std::array::from_fn(|lane| (self.half - lane as f32).max(0.0));
-        let beyond = BEYOND.map(|steps| self.half + steps);
-        for steps in [whole, beyond] {
+        for steps in self.steps() {
             let (a, b) = self.sums(values, &steps.map(|steps| steps / largest));
             for (a, b) in a.into_iter().zip(b) {
                 // Nothing but zeros where there are no steps.
@@ -170,7 +187,7 @@ impl Levels {
     fn write(self, values: Values<'_>, scale: f32, codes: &mut [u8]) {
         let inverse = scale.recip();
         for (code, w) in codes.iter_mut().zip(values.iter()) {
-            *code = nearest_code(self.multiple(w * inverse) + self.zero);
+            *code = self.code(self.multiple(w * inverse));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Code choosers: given the values of one group, which scale and which codes.
 
 mod best;
+pub mod gptq;
 mod mlc;
 
 use super::group::Grouped;
@@ -40,14 +41,17 @@ pub struct Codes {
     pub name: &'static str,
     /// Whether its result depends on [`Grid::rounding`].
     pub rounds: bool,
+    /// Whether it looks at the inputs of a matrix ([`gptq`]); `choose` is for weights whose inputs are not known.
+    pub calibrates: bool,
     /// The rule.
     pub choose: Choose,
 }
 
 /// Every chooser. The first is the default.
 pub const CODES: &[Codes] = &[
-    Codes { name: "best", rounds: false, choose: best::choose },
-    Codes { name: "mlc", rounds: true, choose: mlc::choose },
+    Codes { name: "best", rounds: false, calibrates: false, choose: best::choose },
+    Codes { name: "mlc", rounds: true, calibrates: false, choose: mlc::choose },
+    Codes { name: "gptq", rounds: false, calibrates: true, choose: best::choose },
 ];
 
 impl Codes {
