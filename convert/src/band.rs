@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use packlight_formats::dtype::Dtype;
-use packlight_formats::model::Weight;
+use packlight_formats::model::{Recipe, Weight};
 use packlight_formats::quant::float::{round_bf16, round_f16};
 use packlight_formats::safetensors::TensorInfo;
 
@@ -75,9 +75,14 @@ pub(crate) fn evaluate(
     for run in runs(checkpoint, weight, &block.rows) {
         for (first, bytes) in run.pieces(block.columns.clone()) {
             let start = values.len();
-            match dtype {
-                Dtype::Float16 => read(bytes, run.dtype, round_f16, &mut values),
-                Dtype::Bfloat16 => read(bytes, run.dtype, round_bf16, &mut values),
+            match (&weight.recipe, dtype) {
+                (Recipe::AddOne(_), _) => {
+                    // numpy adds in the tensor's own dtype, so the sum is rounded twice.
+                    let (inner, outer) = (rounding(run.dtype), rounding(dtype));
+                    read(bytes, run.dtype, |x| outer(inner(x + 1.0)), &mut values);
+                }
+                (_, Dtype::Float16) => read(bytes, run.dtype, round_f16, &mut values),
+                (_, Dtype::Bfloat16) => read(bytes, run.dtype, round_bf16, &mut values),
                 _ => read(bytes, run.dtype, |x| x, &mut values),
             }
             let odd = || values[start..].iter().position(|x| !x.is_finite());
@@ -87,6 +92,15 @@ pub(crate) fn evaluate(
         }
     }
     Ok(values)
+}
+
+/// To the nearest value of a dtype.
+fn rounding(dtype: Dtype) -> fn(f32) -> f32 {
+    match dtype {
+        Dtype::Float16 => round_f16,
+        Dtype::Bfloat16 => round_bf16,
+        _ => |x| x,
+    }
 }
 
 /// Lets go of the pages behind rows that have been evaluated.

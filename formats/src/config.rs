@@ -10,18 +10,37 @@ const IGNORED: &[(&str, &str)] = &[
     ("_name_or_path", "where the checkpoint was saved from"),
     ("architectures", "checked against model_type by the table of architectures"),
     ("attention_dropout", "training only"),
+    ("audio_config", "settings of the audio tower, which is left out"),
+    ("audio_token_id", "stands for audio"),
+    ("auto_map", "which code transformers would download; model_type says what it computes"),
+    ("boa_token_id", "stands before audio"),
+    ("boi_token_id", "stands before an image"),
+    ("boi_token_index", "stands before an image"),
     ("bos_token_id", "read with the generation settings"),
+    ("cache_implementation", "how transformers keeps its KV cache"),
     ("dtype", "tensors carry their own dtypes"),
+    ("embd_pdrop", "training only"),
+    ("eoa_token_id", "stands after audio"),
+    ("eoa_token_index", "stands after audio"),
+    ("eoi_token_id", "stands after an image"),
+    ("eoi_token_index", "stands after an image"),
     ("eos_token_id", "read with the generation settings"),
+    ("image_token_id", "stands for an image"),
+    ("image_token_index", "stands for an image"),
     ("initializer_range", "training only"),
     ("is_llama_config", "a note of the SmolLM2 export"),
+    ("mm_tokens_per_image", "how many tokens stand for an image"),
     ("model_type", "read by the table of architectures"),
     ("pad_token_id", "read with the generation settings"),
     ("pretraining_tp", "how the training was split; the result is the same to rounding"),
+    ("resid_pdrop", "training only"),
     ("torch_dtype", "tensors carry their own dtypes"),
     ("transformers.js_config", "settings of another runtime"),
     ("transformers_version", "who wrote the file"),
     ("use_cache", "whether transformers keeps a KV cache"),
+    ("video_token_id", "stands for a video"),
+    ("vision_config", "settings of the vision tower, which is left out"),
+    ("vision_soft_tokens_per_image", "how many tokens stand for an image"),
 ];
 
 /// Why a config cannot be used.
@@ -162,6 +181,29 @@ impl<'a> Config<'a> {
         texts.map(Some).ok_or_else(|| self.wrong_type(key, "a list of strings"))
     }
 
+    /// A list of numbers, `None` where missing or null.
+    pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, ConfigError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let finite = |value: &Value| value.as_f64().filter(|number| number.is_finite());
+        let numbers = value.as_array().and_then(|list| list.iter().map(finite).collect());
+        numbers.map(Some).ok_or_else(|| self.wrong_type(key, "a list of numbers"))
+    }
+
+    /// Marks keys as read that mean nothing beside the others of this config.
+    pub fn without_effect(&self, keys: &[&str]) {
+        for key in keys {
+            self.value(key);
+        }
+    }
+
+    /// An error unless every key was read; `what` says of what.
+    pub fn all_read(&self, what: &str) -> Result<(), ConfigError> {
+        match self.unread() {
+            keys if keys.is_empty() => Ok(()),
+            keys => Err(ConfigError::Unread { architecture: what.into(), keys }),
+        }
+    }
+
     /// The value has a meaning that is not implemented.
     pub fn unsupported(&self, key: &str, supported: impl Into<String>) -> ConfigError {
         let found = self.map.get(key).map_or_else(|| "missing".into(), Value::to_string);
@@ -169,7 +211,7 @@ impl<'a> Config<'a> {
     }
 
     /// Keys that nothing read and that are not on the list of keys without a meaning; null means "not set".
-    pub fn unread(&self) -> Vec<String> {
+    fn unread(&self) -> Vec<String> {
         let read = self.read.borrow();
         let ignored = |key: &str| IGNORED.iter().any(|(name, _why)| *name == key);
         let unread = self.map.iter().filter(|(key, value)| {

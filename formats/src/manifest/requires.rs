@@ -48,7 +48,8 @@ impl Requires {
         let largest_tensor_bytes = largest.map_or(0, RecordSpec::stored_bytes);
         let context = model.context.min(USUAL_CONTEXT);
         let kv = |tokens: u32| -> u64 {
-            let layers = model.layers.iter().map(|layer| &layer.attention);
+            let attentions = model.layers.iter().map(|layer| &layer.attention);
+            let layers = attentions.filter(|attention| attention.stores_kv());
             let bytes = layers.map(|a| {
                 let kept = a.window.map_or(tokens, |window| window.min(tokens));
                 2 * u64::from(a.kv_heads) * u64::from(a.head_dim) * u64::from(kept) * CACHE_BYTES
