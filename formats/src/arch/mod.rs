@@ -4,6 +4,8 @@
 
 mod decoder;
 mod dims;
+mod gemma2;
+mod gemma3;
 mod llama;
 mod mistral;
 mod qwen2;
@@ -32,7 +34,15 @@ pub struct Arch {
 }
 
 /// Every architecture that can be converted and run.
-pub const ARCHITECTURES: &[Arch] = &[llama::ARCH, mistral::ARCH, qwen2::ARCH, qwen3::ARCH];
+pub const ARCHITECTURES: &[Arch] = &[
+    gemma2::ARCH,
+    gemma3::TEXT,
+    gemma3::MULTIMODAL,
+    llama::ARCH,
+    mistral::ARCH,
+    qwen2::ARCH,
+    qwen3::ARCH,
+];
 
 /// What stands before the decoder's tensors, by itself or inside of a multimodal model, in the order of preference.
 const ROOTS: &[&str] =
