@@ -8,6 +8,7 @@ mod gemma2;
 mod gemma3;
 mod llama;
 mod mistral;
+mod phi3;
 mod qwen2;
 mod qwen3;
 mod rotary;
@@ -40,6 +41,7 @@ pub const ARCHITECTURES: &[Arch] = &[
     gemma3::MULTIMODAL,
     llama::ARCH,
     mistral::ARCH,
+    phi3::ARCH,
     qwen2::ARCH,
     qwen3::ARCH,
 ];
