@@ -6,13 +6,16 @@ mod decoder;
 mod dims;
 mod gemma2;
 mod gemma3;
+mod granite;
 mod llama;
 mod mistral;
+mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
 mod rotary;
 mod skip;
+mod smollm3;
 mod weights;
 mod windows;
 
@@ -39,11 +42,14 @@ pub const ARCHITECTURES: &[Arch] = &[
     gemma2::ARCH,
     gemma3::TEXT,
     gemma3::MULTIMODAL,
+    granite::ARCH,
     llama::ARCH,
     mistral::ARCH,
+    olmo2::ARCH,
     phi3::ARCH,
     qwen2::ARCH,
     qwen3::ARCH,
+    smollm3::ARCH,
 ];
 
 /// What stands before the decoder's tensors, by itself or inside of a multimodal model, in the order of preference.
