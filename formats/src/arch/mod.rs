@@ -6,6 +6,7 @@ mod decoder;
 mod dims;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod granite;
 mod llama;
 mod mistral;
@@ -16,6 +17,8 @@ mod qwen3;
 mod rotary;
 mod skip;
 mod smollm3;
+#[cfg(test)]
+mod tests;
 mod weights;
 mod windows;
 
@@ -42,6 +45,8 @@ pub const ARCHITECTURES: &[Arch] = &[
     gemma2::ARCH,
     gemma3::TEXT,
     gemma3::MULTIMODAL,
+    gemma4::TEXT,
+    gemma4::MULTIMODAL,
     granite::ARCH,
     llama::ARCH,
     mistral::ARCH,
