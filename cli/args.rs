@@ -64,7 +64,7 @@ pub(crate) struct ConvertArgs {
     /// Quantisation scheme.
     #[arg(long, default_value = Scheme::DEFAULT.name, value_parser = scheme_names())]
     pub(crate) scheme: String,
-    /// How codes are chosen. mlc: exactly as MLC-LLM does.
+    /// How codes are chosen. best: least squared error; mlc: exactly as MLC-LLM does.
     #[arg(long, default_value = Codes::DEFAULT.name, value_parser = codes_names())]
     pub(crate) codes: String,
     /// Where `--codes mlc` puts a tie: even as TVM does since 0.24 (default), away from zero as it did before.

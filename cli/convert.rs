@@ -31,6 +31,9 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     let shards = plan_shards(&records, args.shard_bytes);
     let sidecars = sidecars::collect(&checkpoint, scheme, args.conv_template.as_deref())?;
     report_skipped(&conversion);
+    if codes.name != Codes::DEFAULT.name && !conversion.quantises() {
+        eprintln!("note: nothing is quantised, so --codes {} has no effect", codes.name);
+    }
     for warning in &sidecars.warnings {
         eprintln!("warning: {warning}");
     }

@@ -342,6 +342,24 @@ fn packlight_manifests_that_lie() {
     );
 }
 
+/// Token ids need no tokenizer; text does.
+#[test]
+fn a_broken_tokenizer_only_matters_to_text() {
+    let checkpoint = copy(&repo("demo"));
+    fs_err::write(
+        checkpoint.path().join("tokenizer.json"),
+        r#"{"version": "1.0", "model": {"type": "?"}}"#,
+    )
+    .unwrap();
+    let (_folder, bundle) = converted(checkpoint.path());
+    let ran =
+        packlight!("run", bundle, "--tokens", "1,2,3", "-n", "1", "--device", "cpu", "--json");
+    assert!(ran.stderr.contains("tokenizer.json cannot be read"), "{}", ran.stderr);
+    assert_eq!(ran.json()["text"], serde_json::Value::Null);
+    let error = packlight!("run", bundle, "-p", "Hi", "--device", "cpu").fails(2);
+    assert!(error.contains("tokenizer.json cannot be read"), "{error}");
+}
+
 #[test]
 fn prompts_that_cannot_be_run() {
     let (_folder, bundle) = converted(&fixture("llama"));

@@ -15,6 +15,7 @@ mod fixtures;
 mod golden;
 mod hostile;
 mod overrides;
+mod sources;
 mod text;
 mod tidy;
 mod tvm;

@@ -4,11 +4,13 @@ use std::ops::Range;
 
 use packlight_formats::dtype::Dtype;
 use packlight_formats::model::{Recipe, Weight};
-use packlight_formats::quant::float::{round_bf16, round_f16};
+use packlight_formats::quant::float::{round_bf16, round_f16, round_to};
 use packlight_formats::safetensors::TensorInfo;
 
 use crate::checkpoint::{Checkpoint, WeightFile};
+use crate::element::Element;
 use crate::error::ConvertError;
+use crate::scales::ScaleGrid;
 
 /// Some columns of some rows of a weight.
 #[derive(Clone, Debug)]
@@ -31,7 +33,9 @@ impl Block {
 struct Run<'a> {
     file: &'a WeightFile,
     tensor: &'a TensorInfo,
-    dtype: Dtype,
+    element: Element,
+    /// Scales of an fp8 tensor.
+    scales: Option<ScaleGrid>,
     rows: Range<u64>,
     /// Elements in a row of the tensor.
     stride: u64,
@@ -40,7 +44,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     /// All its rows, as bytes relative to the tensor.
     fn span(&self) -> Range<u64> {
-        let row = self.stride * self.dtype.bytes();
+        let row = self.stride * self.element.bytes();
         self.rows.start * row..self.rows.end * row
     }
 
@@ -50,7 +54,7 @@ impl<'a> Run<'a> {
         let height = self.rows.end - self.rows.start;
         let (pieces, length) =
             if whole { (1, height * self.stride) } else { (height, columns.end - columns.start) };
-        let (first, size) = (self.rows.start * self.stride + columns.start, self.dtype.bytes());
+        let (first, size) = (self.rows.start * self.stride + columns.start, self.element.bytes());
         let (bytes, stride) = (self.file.bytes(self.tensor), self.stride);
         (0..pieces).map(move |row| {
             let start = first + row * stride;
@@ -75,15 +79,21 @@ pub(crate) fn evaluate(
     for run in runs(checkpoint, weight, &block.rows) {
         for (first, bytes) in run.pieces(block.columns.clone()) {
             let start = values.len();
-            match (&weight.recipe, dtype) {
-                (Recipe::AddOne(_), _) => {
-                    // numpy adds in the tensor's own dtype, so the sum is rounded twice.
-                    let (inner, outer) = (rounding(run.dtype), rounding(dtype));
-                    read(bytes, run.dtype, |x| outer(inner(x + 1.0)), &mut values);
+            if let Some(scales) = &run.scales {
+                run.element.read(bytes, |x| x, &mut values);
+                scales.apply(&mut values[start..], first, run.stride);
+                values[start..].iter_mut().for_each(|x| *x = round_to(dtype, *x));
+            } else {
+                match (&weight.recipe, dtype) {
+                    (Recipe::AddOne(_), _) => {
+                        // numpy adds in the tensor's own dtype, so the sum is rounded twice.
+                        let sum = |x| round_to(dtype, run.element.round(x + 1.0));
+                        run.element.read(bytes, sum, &mut values);
+                    }
+                    (_, Dtype::Float16) => run.element.read(bytes, round_f16, &mut values),
+                    (_, Dtype::Bfloat16) => run.element.read(bytes, round_bf16, &mut values),
+                    _ => run.element.read(bytes, |x| x, &mut values),
                 }
-                (_, Dtype::Float16) => read(bytes, run.dtype, round_f16, &mut values),
-                (_, Dtype::Bfloat16) => read(bytes, run.dtype, round_bf16, &mut values),
-                _ => read(bytes, run.dtype, |x| x, &mut values),
             }
             let odd = || values[start..].iter().position(|x| !x.is_finite());
             if !allow_non_finite && let Some(i) = odd() {
@@ -92,15 +102,6 @@ pub(crate) fn evaluate(
         }
     }
     Ok(values)
-}
-
-/// To the nearest value of a dtype.
-fn rounding(dtype: Dtype) -> fn(f32) -> f32 {
-    match dtype {
-        Dtype::Float16 => round_f16,
-        Dtype::Bfloat16 => round_bf16,
-        _ => |x| x,
-    }
 }
 
 /// Lets go of the pages behind rows that have been evaluated.
@@ -127,31 +128,17 @@ fn runs<'a>(
         Some(Run {
             file: &checkpoint.files()[file],
             tensor,
-            dtype: Dtype::from_safetensors(tensor.dtype)?,
+            element: Element::of(tensor.dtype)?,
+            scales: ScaleGrid::of(checkpoint, tensor),
             rows: start - above.start..end - above.start,
             stride: columns,
         })
     })
 }
 
-fn read(bytes: &[u8], dtype: Dtype, round: impl Fn(f32) -> f32, out: &mut Vec<f32>) {
-    let pairs = || bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
-    match dtype {
-        Dtype::Bfloat16 => {
-            out.extend(pairs().map(|bits| round(f32::from_bits(u32::from(bits) << 16))));
-        }
-        Dtype::Float16 => {
-            out.extend(pairs().map(|bits| round(half::f16::from_bits(bits).to_f32())));
-        }
-        _ => out.extend(
-            bytes.chunks_exact(4).map(|b| round(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))),
-        ),
-    }
-}
-
 fn non_finite(run: &Run<'_>, first: u64, bytes: &[u8], i: usize, dtype: Dtype) -> ConvertError {
     let mut original = Vec::new();
-    read(bytes, run.dtype, |x| x, &mut original);
+    run.element.read(bytes, |x| x, &mut original);
     let value = original[i];
     let (tensor, file) = (run.tensor.name.clone(), run.file.name.clone());
     let index = unravel(first + i as u64, &run.tensor.shape);

@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 
 use packlight_formats::arch;
-use packlight_formats::dtype::Dtype;
+use packlight_formats::fp8::SCALE_SUFFIX;
 use packlight_formats::manifest::packlight::{Override, Provenance};
 use packlight_formats::model::{Model, Source, Weight};
 use packlight_formats::quant::{Assignment, Codes, Scheme, Storage};
 use packlight_formats::record::RecordSpec;
 
 use crate::checkpoint::Checkpoint;
+use crate::element::Element;
 use crate::error::{ConvertError, Fault};
 use crate::order::{counted_parameters, emission_order};
 use crate::overrides::{OverrideRule, assign};
+use crate::scales::scale_fault;
 
 /// A checkpoint that is known to fit its description.
 #[derive(Debug)]
@@ -77,6 +79,11 @@ impl<'a> Conversion<'a> {
         })
     }
 
+    /// Whether any weight gets codes.
+    pub fn quantises(&self) -> bool {
+        self.weights.iter().any(|planned| matches!(planned.storage, Storage::Grouped { .. }))
+    }
+
     /// Every record in the order in which it is written.
     pub fn records(&self) -> Vec<RecordSpec> {
         self.weights.iter().flat_map(|weight| weight.storage.records().cloned()).collect()
@@ -117,6 +124,11 @@ fn check(model: &Model, weights: &[&Weight], checkpoint: &Checkpoint) -> (Skippe
     for tensor_name in checkpoint.order() {
         let Some((file, tensor)) = checkpoint.tensor(tensor_name) else { continue };
         let (name, file) = (|| tensor.name.clone(), || checkpoint.files()[file].name.clone());
+        let scales =
+            |weight: &str| needed.contains_key(weight) && checkpoint.fp8_scales().is_some();
+        if tensor_name.strip_suffix(SCALE_SUFFIX).is_some_and(scales) {
+            continue;
+        }
         let Some((source, _)) = needed.get(tensor_name.as_str()) else {
             match arch::skip_reason(model, tensor_name) {
                 Some(reason) => skipped.push((name(), reason)),
@@ -128,12 +140,15 @@ fn check(model: &Model, weights: &[&Weight], checkpoint: &Checkpoint) -> (Skippe
             let (found, expected) = (tensor.shape.clone(), source.shape.clone());
             faults.push(Fault::WrongShape { tensor: name(), file: file(), found, expected });
         }
-        if Dtype::from_safetensors(tensor.dtype).is_none() {
-            faults.push(Fault::WrongDtype {
+        let scaled = checkpoint.fp8_scales().is_some();
+        match Element::of(tensor.dtype) {
+            Some(Element::E4m3) if scaled => faults.extend(scale_fault(checkpoint, tensor)),
+            Some(element) if element != Element::E4m3 => {}
+            _ => faults.push(Fault::WrongDtype {
                 tensor: name(),
                 file: file(),
                 dtype: format!("{:?}", tensor.dtype),
-            });
+            }),
         }
     }
     (skipped, faults)

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
+use packlight_formats::arch;
 use packlight_formats::digest::sha256;
+use packlight_formats::fp8::Fp8Scales;
 use packlight_formats::manifest::packlight::{Provenance, SourceFile};
 use packlight_formats::safetensors::{TensorInfo, parse_header, parse_index};
 use serde_json::Value;
@@ -20,6 +22,7 @@ pub struct Checkpoint {
     folder: PathBuf,
     config: Value,
     config_sha256: String,
+    fp8_scales: Option<Fp8Scales>,
     files: Vec<WeightFile>,
     /// Where each tensor is: file, and position in its list.
     places: HashMap<String, (usize, usize)>,
@@ -79,7 +82,8 @@ impl Checkpoint {
             return Err(ConvertError::Faults(faults));
         }
         let config_sha256 = sha256(&config_bytes);
-        Ok(Self { folder: folder.into(), config, config_sha256, files, places, order })
+        let fp8_scales = arch::fp8_scales(&config)?;
+        Ok(Self { folder: folder.into(), config, config_sha256, fp8_scales, files, places, order })
     }
 
     /// The folder it was opened from.
@@ -90,6 +94,11 @@ impl Checkpoint {
     /// config.json.
     pub fn config(&self) -> &Value {
         &self.config
+    }
+
+    /// How fp8 weights are scaled, where the config says that there are any.
+    pub(crate) fn fp8_scales(&self) -> Option<Fp8Scales> {
+        self.fp8_scales
     }
 
     /// Its weight files, by name.

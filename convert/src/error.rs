@@ -60,6 +60,8 @@ pub enum Fault {
     NotInIndex { tensor: String, file: String },
     #[error("tensor `{tensor}` is missing; `{weight}` is made from it")]
     Missing { tensor: String, weight: String },
+    #[error("tensor `{tensor}` is fp8, but its scales `{scales}` are missing")]
+    MissingScales { tensor: String, scales: String },
     #[error("tensor `{tensor}` in `{file}` belongs to no weight of the model")]
     Extra { tensor: String, file: String },
     #[error("tensor `{tensor}` in `{file}` is {found:?}, but config.json makes it {expected:?}")]
@@ -99,7 +101,8 @@ impl ConvertError {
                 format!("known schemes: {}", names.join(", "))
             }
             Self::Override(_) => "`packlight convert CKPT --dry-run` lists the names of all weights".into(),
-            Self::BadJson { .. } | Self::Io(_) | Self::Config(_) => return None,
+            Self::BadJson { .. } => "the file may be incomplete: download it again".into(),
+             Self::Io(_) | Self::Config(_) => return None,
         })
     }
 }

@@ -6,11 +6,13 @@
 mod band;
 mod check;
 mod checkpoint;
+mod element;
 mod encode;
 mod error;
 mod map;
 mod order;
 mod overrides;
+mod scales;
 mod stream;
 
 pub use check::{Conversion, PlannedWeight};

@@ -1,12 +1,12 @@
 //! The stream of records: bands are evaluated and quantised on all threads and emitted in order.
 
-use packlight_formats::dtype::Dtype;
 use packlight_formats::model::Weight;
 use packlight_formats::quant::{Order, Rounding, Storage};
 use rayon::prelude::*;
 
 use crate::band::{Block, release};
 use crate::check::{Conversion, PlannedWeight};
+use crate::element::Element;
 use crate::encode::{Encoded, Lines};
 use crate::error::ConvertError;
 
@@ -113,9 +113,8 @@ impl Conversion<'_> {
             .sources()
             .first()
             .and_then(|source| self.checkpoint.tensor(&source.tensor));
-        let size = source
-            .and_then(|(_, tensor)| Dtype::from_safetensors(tensor.dtype))
-            .map_or(0, Dtype::bytes);
+        let size =
+            source.and_then(|(_, tensor)| Element::of(tensor.dtype)).map_or(0, Element::bytes);
         block.height() * block.width() * size
     }
 }

@@ -33,16 +33,6 @@ impl Dtype {
             other => other,
         }
     }
-
-    /// The dtype of a safetensors tensor, if it is one that weights come in.
-    pub fn from_safetensors(dtype: safetensors::Dtype) -> Option<Self> {
-        match dtype {
-            safetensors::Dtype::F16 => Some(Self::Float16),
-            safetensors::Dtype::BF16 => Some(Self::Bfloat16),
-            safetensors::Dtype::F32 => Some(Self::Float32),
-            _ => None,
-        }
-    }
 }
 
 impl std::fmt::Display for Dtype {

@@ -8,6 +8,7 @@ pub mod chat_config;
 pub mod config;
 pub mod digest;
 pub mod dtype;
+pub mod fp8;
 pub mod manifest;
 pub mod model;
 pub mod python_json;

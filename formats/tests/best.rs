@@ -1,11 +1,5 @@
 //! `best` on groups of every kind, against `mlc` and against what the layout can hold.
 
-#![expect(
-    clippy::cast_possible_truncation,
-    clippy::float_cmp,
-    reason = "groups are short, and zeros are exact"
-)]
-
 use packlight_formats::Dtype;
 use packlight_formats::quant::float::{from_stored_bits, round_bf16, round_to, stored_bits};
 use packlight_formats::quant::{Codes, Grid, Grouped, Rounding};

@@ -25,6 +25,7 @@ mod windows;
 use serde_json::Value;
 
 use crate::config::{Config, ConfigError};
+use crate::fp8::Fp8Scales;
 use crate::model::Model;
 use dims::Dims;
 pub use skip::skip_reason;
@@ -111,6 +112,7 @@ pub fn describe(config: &Value, has: impl Fn(&str) -> bool) -> Result<Model, Con
     // Without any, each tensor is reported missing under its usual name.
     let origin = Origin { architecture: arch.model_type, root: root.unwrap_or(&ROOTS[0]) };
     let reader = Config::new(config)?;
+    Fp8Scales::read(&reader)?;
     let text = reader.section("text_config")?;
     let model = (arch.describe)(text.as_ref().unwrap_or(&reader), &origin)?;
     if let Some(text) = &text {
@@ -122,4 +124,9 @@ pub fn describe(config: &Value, has: impl Fn(&str) -> bool) -> Result<Model, Con
     // What adds up in no way must not reach the converter.
     model.validate().map_err(|error| ConfigError::Impossible { reason: error.to_string() })?;
     Ok(model)
+}
+
+/// How the weights of an fp8 checkpoint are scaled; `None` where it is not quantised.
+pub fn fp8_scales(config: &Value) -> Result<Option<Fp8Scales>, ConfigError> {
+    Fp8Scales::read(&Config::new(config)?)
 }

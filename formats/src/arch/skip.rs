@@ -21,6 +21,8 @@ pub fn skip_reason(model: &Model, tensor: &str) -> Option<&'static str> {
     let is_head = tensor == "lm_head.weight" || tensor.ends_with(".lm_head.weight");
     if let Some((_, reason)) = other {
         Some(reason)
+    } else if tensor.ends_with(".input_scale") || tensor.ends_with(".activation_scale") {
+        Some("scales the activations of fp8 arithmetic; the weights do not need it")
     } else if tensor.ends_with(".rotary_emb.inv_freq") {
         Some("a table that is computed from the config")
     } else if CLIP_RANGES.iter().any(|range| tensor.ends_with(range)) {

@@ -15,8 +15,6 @@ pub(crate) enum Distribution {
 }
 
 impl Distribution {
-    pub(crate) const ALL: [Self; 2] = [Self::Gaussian, Self::StudentT4];
-
     /// So many values, seeded by the distribution alone.
     pub(crate) fn values(self, count: usize) -> Vec<f32> {
         let mut rng = ChaCha8Rng::seed_from_u64(self as u64);
