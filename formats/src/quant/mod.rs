@@ -97,7 +97,7 @@ impl Scheme {
             Role::Head => (self.head, self.order),
             // Rows of the token table are looked up one by one, so it is never transposed.
             Role::Embedding => (self.embedding, Nk),
-            Role::Vector => (false, Nk),
+            Role::Gate | Role::Vector => (false, Nk),
         };
         let Some(layout) = self.grouped.filter(|_| quantised) else {
             let shape = weight.shape.clone();
