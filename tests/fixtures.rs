@@ -5,6 +5,7 @@ use std::path::Path;
 use packlight_formats::arch::ARCHITECTURES;
 use serde_json::Value;
 
+use crate::packlight;
 use crate::support::{converted, fixture, floats, gpu, integers, repo};
 
 /// Relative L2 error of f32 runners; 0.01 % is usual.
@@ -28,6 +29,33 @@ fn gpu_computes_what_transformers_computes() {
 fn the_webgpu_floor_suffices() {
     if gpu() {
         check_all("gpu", &["--caps", "none"]);
+    }
+}
+
+/// Eight bits are close to the unquantised model, on both devices.
+#[test]
+fn eight_bits_cost_little() {
+    let source = fixture("gemma4");
+    let folder = tempfile::TempDir::new().unwrap();
+    let (bundle, logits) = (folder.path().join("bundle"), folder.path().join("logits.safetensors"));
+    packlight!("convert", source, "-o", bundle, "--scheme", "q8f16_1").ok();
+    let references = source.join("reference.safetensors");
+    let prompt: Vec<String> =
+        integers(&references, "input_ids").iter().map(i32::to_string).collect();
+    for device in [Some("cpu"), gpu().then_some("gpu")].into_iter().flatten() {
+        packlight!(
+            "run",
+            bundle,
+            "--tokens",
+            prompt.join(","),
+            "--logits",
+            logits,
+            "--device",
+            device
+        )
+        .ok();
+        let error = relative_error(&floats(&logits, "logits"), &floats(&references, "logits_f32"));
+        assert!(error < 0.02, "{device}: {error}");
     }
 }
 
