@@ -164,7 +164,7 @@ fn report_skipped(conversion: &Conversion<'_>) {
         match tensors[..] {
             [tensor] => eprintln!("skipped: {tensor} ({reason})"),
             [first, .., last] => {
-                eprintln!("skipped: {} tensors, {first} to {last} ({reason})", tensors.len())
+                eprintln!("skipped: {} tensors, {first} to {last} ({reason})", tensors.len());
             }
             [] => {}
         }
