@@ -1,5 +1,6 @@
 //! `packlight convert`: checkpoint in, bundle out.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -167,8 +168,19 @@ fn unknown(kind: &str, name: &str) -> Hinted {
 }
 
 fn report_skipped(conversion: &Conversion<'_>) {
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (tensor, reason) in &conversion.skipped {
-        eprintln!("skipped: {tensor} ({reason})");
+        by_reason.entry(reason).or_default().push(tensor);
+    }
+    for (reason, tensors) in by_reason {
+        // A vision tower has hundreds; the plan lists them all.
+        match tensors[..] {
+            [tensor] => eprintln!("skipped: {tensor} ({reason})"),
+            [first, .., last] => {
+                eprintln!("skipped: {} tensors, {first} to {last} ({reason})", tensors.len());
+            }
+            [] => {}
+        }
     }
     let biased = |planned: &&PlannedWeight| planned.weight.name.ends_with("_proj.bias");
     let biases = conversion.weights.iter().filter(biased).count();
@@ -210,6 +222,9 @@ fn print_plan(conversion: &Conversion<'_>, shards: &[ShardPlan], sidecars: &[Sid
         }
     }
     println!("{}", table.trim_fmt());
+    for (tensor, reason) in &conversion.skipped {
+        println!("skipped {tensor}: {reason}");
+    }
     for Sidecar { path, bytes } in sidecars {
         println!("file {path}: {} bytes", bytes.len());
     }

@@ -24,6 +24,8 @@ use clap::Parser as _;
 
 /// 0: done. 1: a check failed. 2: an error.
 fn main() -> ExitCode {
+    // `packlight inspect BUNDLE | head` ends quietly, as other commands do.
+    sigpipe::reset();
     let args = Args::parse();
     let result = match args.command {
         Command::Convert(args) => convert::run(&args),

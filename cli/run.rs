@@ -28,7 +28,14 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<bool> {
     let trust = if args.no_verify { Trust::Everything } else { Trust::Nothing };
     let bundle = pollster::block_on(Bundle::open(Folder::new(&args.bundle), trust))
         .with_context(|| format!("`{}` cannot be run", args.bundle.display()))?;
-    let text = pollster::block_on(Text::of(&bundle))?;
+    let text = match pollster::block_on(Text::of(&bundle)) {
+        // Token ids need no tokenizer, so a broken one is no reason to stop.
+        Err(error) if args.prompt.tokens.is_some() => {
+            eprintln!("warning: {error}; tokens are not turned into text");
+            None
+        }
+        text => text?,
+    };
     let prompt = tokens(&args.prompt, text.as_ref(), bundle.model().vocab)?;
     let count = token_count(args, prompt.len(), bundle.model().context)?;
     let context = u32::try_from(prompt.len()).unwrap_or(u32::MAX).saturating_add(count);

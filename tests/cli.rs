@@ -1,5 +1,7 @@
 //! What the commands print, as snapshots: paths, hashes and times are masked.
 
+use std::process::Stdio;
+
 use insta::assert_snapshot;
 
 use crate::packlight;
@@ -60,6 +62,17 @@ fn inspect_reads_bundles_too() {
     let json = packlight!("inspect", bundle, "--json").json();
     assert_eq!(json["manifest"]["model"]["architecture"], "qwen3");
     assert_eq!(json["manifest"]["requires"]["shader_f16"], false);
+}
+
+/// A reader that has seen enough is no reason to panic.
+#[test]
+fn output_may_be_cut_short() {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_packlight"));
+    command.arg("inspect").arg(fixture("qwen3"));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use packlight_formats::arch::ARCHITECTURES;
 use serde_json::Value;
 
+use crate::packlight;
 use crate::support::{converted, fixture, floats, gpu, integers, repo};
 
 /// Relative L2 error of f32 runners; 0.01 % is usual.
@@ -28,6 +29,33 @@ fn gpu_computes_what_transformers_computes() {
 fn the_webgpu_floor_suffices() {
     if gpu() {
         check_all("gpu", &["--caps", "none"]);
+    }
+}
+
+/// Eight bits are close to the unquantised model, on both devices.
+#[test]
+fn eight_bits_cost_little() {
+    let source = fixture("gemma4");
+    let folder = tempfile::TempDir::new().unwrap();
+    let (bundle, logits) = (folder.path().join("bundle"), folder.path().join("logits.safetensors"));
+    packlight!("convert", source, "-o", bundle, "--scheme", "q8f16_1").ok();
+    let references = source.join("reference.safetensors");
+    let prompt: Vec<String> =
+        integers(&references, "input_ids").iter().map(i32::to_string).collect();
+    for device in [Some("cpu"), gpu().then_some("gpu")].into_iter().flatten() {
+        packlight!(
+            "run",
+            bundle,
+            "--tokens",
+            prompt.join(","),
+            "--logits",
+            logits,
+            "--device",
+            device
+        )
+        .ok();
+        let error = relative_error(&floats(&logits, "logits"), &floats(&references, "logits_f32"));
+        assert!(error < 0.02, "{device}: {error}");
     }
 }
 
@@ -109,22 +137,33 @@ fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
 /// Feeding a prompt at once, in chunks, or token by token gives the same logits.
 #[test]
 fn chunked_prefill_equals_single_tokens() {
+    // Mistral's window of 16 is crossed twice.
+    let sizes: [&[usize]; 4] = [&[1; 48], &[15, 1, 16, 1, 15], &[17, 31], &[5, 1, 37, 5]];
+    same_in_calls_of("mistral", 48, &sizes);
+}
+
+/// Phi-3 turns positions by other tables once there are more than 64, those that came before included.
+#[test]
+fn a_text_that_outgrows_its_rotary_tables_is_read_anew() {
+    same_in_calls_of("phi3", 80, &[&[64, 16], &[60, 1, 1, 1, 1, 1, 15], &[65, 15], &[1; 80]]);
+}
+
+/// Feeds `length` tokens at once and in calls of these sizes, and compares the last logits.
+fn same_in_calls_of(name: &str, length: usize, calls: &[&[usize]]) {
     use packlight_runner::bundle::{Bundle, Trust};
     use packlight_runner::engine::{Device, Engine};
     use packlight_runner::executor::{Output, Want};
     use packlight_runner::source::Folder;
 
-    // Mistral's window of 16 is crossed twice.
-    let (_folder, bundle) = converted(&fixture("mistral"));
-    let prompt: Vec<u32> = integers(&fixture("mistral").join("reference.safetensors"), "input_ids")
-        .into_iter()
-        .map(|id| u32::try_from(id).unwrap())
-        .collect();
+    let (_folder, bundle) = converted(&fixture(name));
+    let ids = integers(&fixture(name).join("reference.safetensors"), "input_ids");
+    let prompt: Vec<u32> =
+        ids.into_iter().map(|id| u32::try_from(id).unwrap()).cycle().take(length).collect();
     let devices = [Some(Device::Cpu), gpu().then_some(Device::Gpu)];
     for device in devices.into_iter().flatten() {
         pollster::block_on(async {
             let bundle = Bundle::open(Folder::new(&bundle), Trust::Nothing).await.unwrap();
-            let mut engine = Engine::load(&bundle, device, None, 64, |_| ()).await.unwrap();
+            let mut engine = Engine::load(&bundle, device, None, 96, |_| ()).await.unwrap();
             let mut run = async |sizes: &[usize]| {
                 engine.reset();
                 let mut rest = &prompt[..];
@@ -137,10 +176,10 @@ fn chunked_prefill_equals_single_tokens() {
                 let Output::Logits(logits) = last else { panic!("no logits") };
                 logits
             };
-            let whole = run(&[48]).await;
-            for sizes in [&[1; 48][..], &[15, 1, 16, 1, 15], &[17, 31], &[5, 1, 37, 5]] {
+            let whole = run(&[length]).await;
+            for sizes in calls {
                 let error = relative_error(&run(sizes).await, &whole);
-                assert!(error < 1e-5, "{device:?} in calls of {sizes:?}: {error:.1e}");
+                assert!(error < 1e-5, "{name} on {device:?} in calls of {sizes:?}: {error:.1e}");
             }
         });
     }

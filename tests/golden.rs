@@ -67,7 +67,7 @@ fn every_golden_is_reproduced() {
 }
 
 /// Files of the goldens whose scheme and architecture are supported.
-const EXPECTED_FILES: usize = 71;
+const EXPECTED_FILES: usize = 98;
 
 #[test]
 fn the_checkpoint_folder_is_never_written_to() {

@@ -317,15 +317,10 @@ fn packlight_manifests_that_lie() {
     let spoilt = |edit: &dyn Fn(&mut serde_json::Value), word: &str| {
         let (_folder, bundle) = converted(&fixture("mistral"));
         edit_json(&bundle.join("packlight.json"), edit);
-        for error in [
-            packlight!("verify", bundle).fails(2),
-            packlight!("run", bundle, "--tokens", "1", "--device", "cpu").fails(2),
-        ] {
-            assert!(
-                error.contains(word) && error.contains("hint: "),
-                "`{word}` is not in: {error}"
-            );
-        }
+        let found = packlight!("verify", bundle);
+        assert!(found.code == 1 && found.stdout.contains(word), "`{word}` is not in: {found:?}");
+        let error = packlight!("run", bundle, "--tokens", "1", "--device", "cpu").fails(2);
+        assert!(error.contains(word) && error.contains("hint: "), "`{word}` is not in: {error}");
     };
     spoilt(&|m| m["schema_version"] = json!(2), "schema_version 2");
     spoilt(&|m| m["surprise"] = json!(1), "surprise");
@@ -340,6 +335,24 @@ fn packlight_manifests_that_lie() {
         &|m| m["model"]["layers"][0]["mlp"]["down"]["weight"]["shape"] = json!([64, 0]),
         "down_proj",
     );
+}
+
+/// Token ids need no tokenizer; text does.
+#[test]
+fn a_broken_tokenizer_only_matters_to_text() {
+    let checkpoint = copy(&repo("demo"));
+    fs_err::write(
+        checkpoint.path().join("tokenizer.json"),
+        r#"{"version": "1.0", "model": {"type": "?"}}"#,
+    )
+    .unwrap();
+    let (_folder, bundle) = converted(checkpoint.path());
+    let ran =
+        packlight!("run", bundle, "--tokens", "1,2,3", "-n", "1", "--device", "cpu", "--json");
+    assert!(ran.stderr.contains("tokenizer.json cannot be read"), "{}", ran.stderr);
+    assert_eq!(ran.json()["text"], serde_json::Value::Null);
+    let error = packlight!("run", bundle, "-p", "Hi", "--device", "cpu").fails(2);
+    assert!(error.contains("tokenizer.json cannot be read"), "{error}");
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn f32_and_f16_sources_equal_bf16() {
 /// Values of fp8 bytes times powers of two are exact in bf16, so both spellings must give the same bundle.
 fn spelled_both_ways(per_block: bool) -> [tempfile::TempDir; 2] {
     let byte = |i: usize| {
-        u8::try_from((i * 37 + i / 61) % 0x7F).unwrap() | if i % 3 == 0 { 0x80 } else { 0 }
+        u8::try_from((i * 37 + i / 61) % 0x7F).unwrap() | if i.is_multiple_of(3) { 0x80 } else { 0 }
     };
     let is_projection = |tensor: &Tensor| tensor.name.contains("_proj.");
     let block =
@@ -139,7 +139,7 @@ fn fp8_that_does_not_add_up() {
         assert!(error.contains(words), "`{words}` is not in: {error}");
     }
     edit_json(&fp8.path().join("config.json"), |config| {
-        config["quantization_config"]["quant_method"] = json!("gptq")
+        config["quantization_config"]["quant_method"] = json!("gptq");
     });
     let error = packlight!("convert", fp8.path(), "--dry-run").fails(2);
     assert!(

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use packlight_formats::dtype::Dtype;
-use packlight_formats::model::Weight;
+use packlight_formats::model::{Recipe, Weight};
 use packlight_formats::quant::float::{round_bf16, round_f16, round_to};
 use packlight_formats::safetensors::TensorInfo;
 
@@ -84,9 +84,14 @@ pub(crate) fn evaluate(
                 scales.apply(&mut values[start..], first, run.stride);
                 values[start..].iter_mut().for_each(|x| *x = round_to(dtype, *x));
             } else {
-                match dtype {
-                    Dtype::Float16 => run.element.read(bytes, round_f16, &mut values),
-                    Dtype::Bfloat16 => run.element.read(bytes, round_bf16, &mut values),
+                match (&weight.recipe, dtype) {
+                    (Recipe::AddOne(_), _) => {
+                        // numpy adds in the tensor's own dtype, so the sum is rounded twice.
+                        let sum = |x| round_to(dtype, run.element.round(x + 1.0));
+                        run.element.read(bytes, sum, &mut values);
+                    }
+                    (_, Dtype::Float16) => run.element.read(bytes, round_f16, &mut values),
+                    (_, Dtype::Bfloat16) => run.element.read(bytes, round_bf16, &mut values),
                     _ => run.element.read(bytes, |x| x, &mut values),
                 }
             }

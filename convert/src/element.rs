@@ -1,6 +1,7 @@
 //! Element types that weights come in.
 
 use packlight_formats::fp8::E4M3;
+use packlight_formats::quant::float::{round_bf16, round_f16};
 
 /// An element type of a checkpoint's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,15 @@ impl Element {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
             Self::E4m3 => 1,
+        }
+    }
+
+    /// The nearest value of this type; of fp8, which nothing is computed in, the value itself.
+    pub(crate) fn round(self, x: f32) -> f32 {
+        match self {
+            Self::F32 | Self::E4m3 => x,
+            Self::F16 => round_f16(x),
+            Self::Bf16 => round_bf16(x),
         }
     }
 

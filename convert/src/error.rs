@@ -101,7 +101,8 @@ impl ConvertError {
                 format!("known schemes: {}", names.join(", "))
             }
             Self::Override(_) => "`packlight convert CKPT --dry-run` lists the names of all weights".into(),
-            Self::BadJson { .. } | Self::Io(_) | Self::Config(_) => return None,
+            Self::BadJson { .. } => "the file may be incomplete: download it again".into(),
+             Self::Io(_) | Self::Config(_) => return None,
         })
     }
 }

@@ -73,8 +73,13 @@ pub fn verify(folder: &Path, options: VerifyOptions) -> Result<Verification, Pac
 
 fn verify_packlight(folder: &Path, options: VerifyOptions) -> Result<Verification, PackError> {
     let json = fs_err::read(folder.join(PACKLIGHT))?;
-    let manifest = Packlight::parse(&json)?;
-    let assignment = manifest.assignment()?;
+    let parsed =
+        Packlight::parse(&json).and_then(|manifest| Ok((manifest.assignment()?, manifest)));
+    let (assignment, manifest) = match parsed {
+        Ok(parsed) => parsed,
+        // Nothing else can be checked against a manifest that contradicts itself.
+        Err(error) => return Ok(Verification::failed(&json, error.to_string())),
+    };
     let mut problems =
         sizes(folder, manifest.files.iter().map(|file| (file.path.as_str(), file.bytes)))?;
     let broken: BTreeSet<String> =
@@ -246,6 +251,19 @@ fn read_range(path: &Path, range: &std::ops::Range<u64>) -> Result<Vec<u8>, Pack
     let mut bytes = Vec::new();
     file.take(range.end - range.start).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+impl Verification {
+    fn failed(json: &[u8], reason: String) -> Self {
+        Self {
+            files: 1,
+            bytes: json.len() as u64,
+            chunks: 0,
+            md5_shards: 0,
+            sha256: Some(sha256(json)),
+            problems: vec![Problem::Manifests { reason }],
+        }
+    }
 }
 
 impl Problem {

@@ -75,6 +75,15 @@ enum Executor {
     Gpu(Box<GpuExecutor>),
 }
 
+impl Executor {
+    fn set_length(&mut self, length: u32) {
+        match self {
+            Self::Cpu(reference) => reference.set_length(length),
+            Self::Gpu(gpu) => gpu.set_length(length),
+        }
+    }
+}
+
 /// A model on a device, and the tokens it has seen.
 #[derive(Debug)]
 pub struct Engine {
@@ -82,6 +91,16 @@ pub struct Engine {
     runs_on: RunsOn,
     capacity: Capacity,
     past: u32,
+    turning: Option<Turning>,
+}
+
+/// A text that is to be read anew when it grows beyond the length that its positions are turned for.
+#[derive(Debug)]
+struct Turning {
+    point: u32,
+    /// Everything fed so far, until then.
+    tokens: Vec<u32>,
+    is_past: bool,
 }
 
 impl Engine {
@@ -95,6 +114,8 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let model = bundle.model();
         let plan = Plan::lower(model, bundle.assignment());
+        let turning =
+            plan.turning_point().map(|point| Turning { point, tokens: Vec::new(), is_past: false });
         let context = context.clamp(1, model.context);
         let chunk = CHUNK.min(context);
         let outputs = (LOGITS_BYTES / 4 / model.vocab).clamp(1, chunk);
@@ -118,7 +139,7 @@ impl Engine {
                 (Executor::Cpu(Box::new(executor)), RunsOn::Cpu { fallback })
             }
         };
-        Ok(Self { executor, runs_on, capacity, past: 0 })
+        Ok(Self { executor, runs_on, capacity, past: 0, turning })
     }
 
     /// What it runs on.
@@ -134,6 +155,11 @@ impl Engine {
     /// Forgets everything seen so far.
     pub fn reset(&mut self) {
         self.past = 0;
+        if let Some(turning) = &mut self.turning {
+            turning.tokens.clear();
+            turning.is_past = false;
+            self.executor.set_length(0);
+        }
     }
 
     /// Feeds tokens, in as many calls as the buffers need, and answers for the last (or all) of them.
@@ -142,6 +168,31 @@ impl Engine {
         if end > u64::from(self.capacity.context) {
             return Err(CallError::ContextFull { end, context: self.capacity.context }.into());
         }
+        self.turn(tokens, u32::try_from(end).unwrap_or(u32::MAX)).await?;
+        self.read(tokens, want).await
+    }
+
+    /// Reads what came before once more where `end` tokens need other rotary tables than it had.
+    async fn turn(&mut self, tokens: &[u32], end: u32) -> Result<(), EngineError> {
+        let Some(turning) = self.turning.as_mut().filter(|turning| !turning.is_past) else {
+            return Ok(());
+        };
+        if end <= turning.point {
+            turning.tokens.extend(tokens);
+            return Ok(());
+        }
+        turning.is_past = true;
+        let before = std::mem::take(&mut turning.tokens);
+        self.executor.set_length(end);
+        self.past = 0;
+        if !before.is_empty() {
+            self.read(&before, Want::Nothing).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads tokens as they follow what is cached.
+    async fn read(&mut self, tokens: &[u32], want: Want) -> Result<Output, EngineError> {
         let chunk =
             if want == Want::AllLogits { self.capacity.outputs } else { self.capacity.chunk };
         let mut chunks = tokens.chunks(chunk as usize).peekable();

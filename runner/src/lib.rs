@@ -6,6 +6,7 @@ pub mod executor;
 pub mod generate;
 pub mod gpu;
 pub mod kernels;
+pub mod packed;
 pub mod plan;
 pub mod reference;
 pub mod source;

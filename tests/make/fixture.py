@@ -4,7 +4,7 @@
     pip install torch transformers safetensors numpy
     tests/make/fixture.py llama out/llama_wide --set hidden_size=96 --set head_dim=20 --seed 3 --shard 150KB
 
-The first argument is a `model_type`; `--set` changes its config. The folder gets config.json, the weights and, as
+The first argument is a `model_type`; `--set` changes its config, `--unset` leaves a key to its default. The folder gets config.json, the weights and, as
 described in tests/fixtures/README.md, reference.safetensors and reference.json.
 """
 import argparse
@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("model_type")
     parser.add_argument("out", type=Path)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON")
+    parser.add_argument("--unset", action="append", default=[], metavar="KEY")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], default="bfloat16")
     parser.add_argument("--shard", default="1GB", metavar="SIZE")
@@ -65,12 +66,14 @@ def main() -> None:
 
     torch.manual_seed(args.seed)
     settings = COMMON | {key: json.loads(value) for key, value in (item.split("=", 1) for item in args.set)}
+    settings = {key: value for key, value in settings.items() if key not in args.unset}
     config = transformers.AutoConfig.for_model(args.model_type, **settings)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1 and "norm" in name:
-                weight.copy_(1 + 0.2 * torch.randn_like(weight))
+                # In steps that bf16 still has after Gemma's 1 + w, which is what a bundle stores.
+                weight.copy_((64 * (1 + 0.2 * torch.randn_like(weight))).round() / 64)
             elif weight.dim() == 1:
                 weight.copy_(0.3 * torch.randn_like(weight))
             else:

@@ -2,10 +2,12 @@
 //!
 //! MLC's Llama has no biases and drops them with a warning; here they are kept, as records beside their weights.
 
-use super::Arch;
-use super::decoder::{Biases, Block, Defaults, Dims};
+use super::decoder::{Biases, Block, model};
+use super::dims::{Defaults, Dims, activation};
+use super::rotary::{RopeDefaults, read_rope};
+use super::{Arch, Origin};
 use crate::config::{Config, ConfigError};
-use crate::model::Model;
+use crate::model::{Activation, Model};
 
 pub(super) const ARCH: Arch = Arch { model_type: "llama", class: "LlamaForCausalLM", describe };
 
@@ -20,22 +22,21 @@ const DEFAULTS: Defaults = Defaults {
     head_dim: None,
     context: 2048,
     eps: 1e-6,
-    rope_theta: 10000.0,
     tied: false,
 };
 
-fn describe(config: &Config<'_>) -> Result<Model, ConfigError> {
+fn describe(config: &Config<'_>, origin: &Origin<'_>) -> Result<Model, ConfigError> {
     let dims = Dims::read(config, &DEFAULTS)?;
     let attention_bias = config.flag("attention_bias", false)?;
-    let mlp_bias = config.flag("mlp_bias", false)?;
+    let bias = Biases { mlp: config.flag("mlp_bias", false)?, ..Biases::attention(attention_bias) };
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let rope = read_rope(config, RopeDefaults::of(&dims, 10_000.0))?;
     if config.flag("rope_interleaved", false)? {
         return Err(config.unsupported("rope_interleaved", "false"));
     }
-    let head = dims.head();
-    Ok(dims.model(ARCH.model_type, head, |_| Block {
-        qkv_name: "qkv_proj",
-        bias: Biases { qkv: attention_bias, out: attention_bias, mlp: mlp_bias },
-        qk_norm: false,
-        window: None,
+    Ok(model(origin, &dims, &origin.weights(&dims), vec![rope], |_| Block {
+        bias,
+        activation,
+        ..Block::llama(&dims)
     }))
 }

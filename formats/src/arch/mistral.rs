@@ -2,10 +2,14 @@
 //!
 //! MLC's Mistral always has a head of its own, so the bundle of a tied checkpoint gets one made from the embedding.
 
-use super::Arch;
-use super::decoder::{Biases, Block, Defaults, Dims};
+use super::decoder::{Block, model};
+use super::dims::{Defaults, Dims, activation};
+use super::rotary::{RopeDefaults, read_rope};
+use super::weights::Weights;
+use super::windows::sliding_window;
+use super::{Arch, Origin};
 use crate::config::{Config, ConfigError};
-use crate::model::Model;
+use crate::model::{Activation, Model};
 
 pub(super) const ARCH: Arch = Arch { model_type: "mistral", class: "MistralForCausalLM", describe };
 
@@ -20,22 +24,24 @@ const DEFAULTS: Defaults = Defaults {
     head_dim: None,
     context: 4096 * 32,
     eps: 1e-6,
-    rope_theta: 10000.0,
     tied: false,
 };
-const DEFAULT_WINDOW: u32 = 4096;
 
-fn describe(config: &Config<'_>) -> Result<Model, ConfigError> {
+fn describe(config: &Config<'_>, origin: &Origin<'_>) -> Result<Model, ConfigError> {
     let dims = Dims::read(config, &DEFAULTS)?;
-    // Null turns the window off; only a missing key means the default.
-    let window = config.optional_dim("sliding_window")?;
-    let window = if config.has("sliding_window") { window } else { Some(DEFAULT_WINDOW) };
-    let head =
-        dims.own_head(if dims.tied { "model.embed_tokens.weight" } else { "lm_head.weight" });
-    Ok(dims.model(ARCH.model_type, head, |_| Block {
-        qkv_name: "qkv_proj",
-        bias: Biases::NONE,
-        qk_norm: false,
+    let window = sliding_window(config, Some(4096))?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let rope = read_rope(config, RopeDefaults::of(&dims, 10_000.0))?;
+    let weights = origin.weights(&dims);
+    let head = if dims.tied {
+        format!("{}embed_tokens.weight", origin.root)
+    } else {
+        "lm_head.weight".into()
+    };
+    let model = model(origin, &dims, &weights, vec![rope], |_| Block {
         window,
-    }))
+        activation,
+        ..Block::llama(&dims)
+    });
+    Ok(Model { head: Weights::head(&head, [dims.vocab, dims.hidden]), ..model })
 }

@@ -3,16 +3,33 @@
 //! Names and maths are those of transformers' modeling files, bundle names those of mlc_llm/model/*_loader.py.
 
 mod decoder;
+mod dims;
+mod gemma2;
+mod gemma3;
+mod gemma4;
+mod granite;
 mod llama;
 mod mistral;
+mod olmo2;
+mod phi3;
 mod qwen2;
 mod qwen3;
+mod rotary;
+mod skip;
+mod smollm3;
+#[cfg(test)]
+mod tests;
+mod weights;
+mod windows;
 
 use serde_json::Value;
 
 use crate::config::{Config, ConfigError};
 use crate::fp8::Fp8Scales;
-use crate::model::{Head, Model};
+use crate::model::Model;
+use dims::Dims;
+pub use skip::skip_reason;
+use weights::{Names, NormWeight, Weights};
 
 /// One row of the table.
 #[derive(Debug)]
@@ -21,11 +38,49 @@ pub struct Arch {
     pub model_type: &'static str,
     /// The class in `architectures`, a cross-check where it is one of this table.
     pub class: &'static str,
-    describe: fn(&Config<'_>) -> Result<Model, ConfigError>,
+    describe: fn(&Config<'_>, &Origin<'_>) -> Result<Model, ConfigError>,
 }
 
 /// Every architecture that can be converted and run.
-pub const ARCHITECTURES: &[Arch] = &[llama::ARCH, mistral::ARCH, qwen2::ARCH, qwen3::ARCH];
+pub const ARCHITECTURES: &[Arch] = &[
+    gemma2::ARCH,
+    gemma3::TEXT,
+    gemma3::MULTIMODAL,
+    gemma4::TEXT,
+    gemma4::MULTIMODAL,
+    granite::ARCH,
+    llama::ARCH,
+    mistral::ARCH,
+    olmo2::ARCH,
+    phi3::ARCH,
+    qwen2::ARCH,
+    qwen3::ARCH,
+    smollm3::ARCH,
+];
+
+/// What stands before the decoder's tensors, by itself or inside of a multimodal model, in the order of preference.
+const ROOTS: &[&str] =
+    &["model.", "model.language_model.", "language_model.model.", "language_model.", ""];
+
+/// What a description has from outside of the config.
+struct Origin<'a> {
+    /// `model_type`.
+    architecture: &'static str,
+    /// What stands before the decoder's tensors in the checkpoint.
+    root: &'a str,
+}
+
+impl<'a> Origin<'a> {
+    /// Weights that the bundle names as the checkpoint does.
+    fn weights(&self, dims: &Dims) -> Weights<'a> {
+        Weights {
+            root: self.root,
+            names: Names::USUAL,
+            norm_weight: NormWeight::Plain,
+            eps: dims.eps,
+        }
+    }
+}
 
 impl Arch {
     /// The row for a config.
@@ -49,30 +104,29 @@ impl Arch {
     }
 }
 
-/// The description of the model that a config.json stands for.
-pub fn describe(config: &Value) -> Result<Model, ConfigError> {
+/// The description of the model that a config.json stands for. `has` says whether the checkpoint has a tensor of that
+/// name: multimodal checkpoints put different things before the names of their decoder.
+pub fn describe(config: &Value, has: impl Fn(&str) -> bool) -> Result<Model, ConfigError> {
     let arch = Arch::of(config)?;
+    let root = ROOTS.iter().find(|root| has(&format!("{root}embed_tokens.weight")));
+    // Without any, each tensor is reported missing under its usual name.
+    let origin = Origin { architecture: arch.model_type, root: root.unwrap_or(&ROOTS[0]) };
     let reader = Config::new(config)?;
     Fp8Scales::read(&reader)?;
-    let model = (arch.describe)(&reader)?;
+    let text = reader.section("text_config")?;
+    let model = (arch.describe)(text.as_ref().unwrap_or(&reader), &origin)?;
+    if let Some(text) = &text {
+        text.all_read(arch.model_type)?;
+        // Both say that the head is tied, and all of these heads are.
+        reader.without_effect(&["tie_word_embeddings"]);
+    }
     reader.all_read(arch.model_type)?;
+    // What adds up in no way must not reach the converter.
+    model.validate().map_err(|error| ConfigError::Impossible { reason: error.to_string() })?;
     Ok(model)
 }
 
 /// How the weights of an fp8 checkpoint are scaled; `None` where it is not quantised.
 pub fn fp8_scales(config: &Value) -> Result<Option<Fp8Scales>, ConfigError> {
     Fp8Scales::read(&Config::new(config)?)
-}
-
-/// Why a tensor of the checkpoint may be left out, or `None` where it may not.
-pub fn skip_reason(model: &Model, tensor: &str) -> Option<&'static str> {
-    if tensor.ends_with(".input_scale") || tensor.ends_with(".activation_scale") {
-        Some("scales the activations of fp8 arithmetic; the weights do not need it")
-    } else if tensor.ends_with(".rotary_emb.inv_freq") {
-        Some("a table that is computed from the config")
-    } else if model.head == Head::Tied && tensor == "lm_head.weight" {
-        Some("the head is tied to the token embedding")
-    } else {
-        None
-    }
 }

@@ -1,9 +1,12 @@
 //! Qwen2 and Qwen2.5: Llama with biases on q, k and v.
 
-use super::Arch;
-use super::decoder::{Biases, Block, Defaults, Dims, qwen_windows};
+use super::decoder::{Biases, Block, Qkv, model};
+use super::dims::{Defaults, Dims, activation};
+use super::rotary::{RopeDefaults, read_rope};
+use super::windows::qwen_windows;
+use super::{Arch, Origin};
 use crate::config::{Config, ConfigError};
-use crate::model::Model;
+use crate::model::{Activation, Model};
 
 pub(super) const ARCH: Arch = Arch { model_type: "qwen2", class: "Qwen2ForCausalLM", describe };
 
@@ -18,21 +21,22 @@ const DEFAULTS: Defaults = Defaults {
     head_dim: None,
     context: 32768,
     eps: 1e-6,
-    rope_theta: 10000.0,
     tied: false,
 };
 
-fn describe(config: &Config<'_>) -> Result<Model, ConfigError> {
+fn describe(config: &Config<'_>, origin: &Origin<'_>) -> Result<Model, ConfigError> {
     let dims = Dims::read(config, &DEFAULTS)?;
     let windows = qwen_windows(config, dims.layers)?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let rope = read_rope(config, RopeDefaults::of(&dims, 10_000.0))?;
     if config.flag("use_mrope", false)? {
         return Err(config.unsupported("use_mrope", "false"));
     }
-    let head = dims.head();
-    Ok(dims.model(ARCH.model_type, head, |i| Block {
-        qkv_name: "c_attn",
+    Ok(model(origin, &dims, &origin.weights(&dims), vec![rope], |i| Block {
+        qkv: Qkv::Stacked("c_attn"),
         bias: Biases { qkv: true, ..Biases::NONE },
-        qk_norm: false,
         window: windows[i as usize],
+        activation,
+        ..Block::llama(&dims)
     }))
 }

@@ -33,7 +33,9 @@ pub struct Requires {
     pub context: u32,
     /// The KV cache at that length; sliding layers count to their window.
     pub kv_bytes: u64,
-    /// Weights and KV cache: what the device must hold, short of activations.
+    /// Tables of which a token needs one row, so that they stay in host memory.
+    pub host_bytes: u64,
+    /// The other weights and the KV cache: what the device must hold, short of activations.
     pub device_bytes: u64,
 }
 
@@ -44,11 +46,16 @@ impl Requires {
         let records: Vec<RecordSpec> =
             storages.flat_map(|storage| storage.records().cloned().collect::<Vec<_>>()).collect();
         let weight_bytes = records.iter().map(RecordSpec::stored_bytes).sum();
+        let on_host = model.per_layer_inputs.iter().map(|inputs| assignment.storage(&inputs.table));
+        let host_bytes: u64 = on_host
+            .map(|storage| storage.records().map(RecordSpec::stored_bytes).sum::<u64>())
+            .sum();
         let largest = records.iter().max_by_key(|record| record.stored_bytes());
         let largest_tensor_bytes = largest.map_or(0, RecordSpec::stored_bytes);
         let context = model.context.min(USUAL_CONTEXT);
         let kv = |tokens: u32| -> u64 {
-            let layers = model.layers.iter().map(|layer| &layer.attention);
+            let attentions = model.layers.iter().map(|layer| &layer.attention);
+            let layers = attentions.filter(|attention| attention.stores_kv());
             let bytes = layers.map(|a| {
                 let kept = a.window.map_or(tokens, |window| window.min(tokens));
                 2 * u64::from(a.kv_heads) * u64::from(a.head_dim) * u64::from(kept) * CACHE_BYTES
@@ -64,7 +71,8 @@ impl Requires {
             shader_f16: false,
             context,
             kv_bytes: kv(context),
-            device_bytes: weight_bytes + kv(context),
+            host_bytes,
+            device_bytes: weight_bytes - host_bytes + kv(context),
         }
     }
 }

@@ -3,12 +3,16 @@
 //! A description is complete: nothing about the architecture is decided anywhere else. Layers are unrolled, so a
 //! hybrid stack is just a list whose entries differ. Shapes are `[rows, columns]` with rows the output features.
 
+mod attention;
 mod validate;
+mod weight;
 
 use serde::{Deserialize, Serialize};
 
 use crate::rope::Rope;
+pub use attention::{Attention, Projections};
 pub use validate::ModelError;
+pub use weight::{Linear, Norm, Recipe, Role, Source, Weight};
 
 /// A decoder-only transformer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,65 +30,62 @@ pub struct Model {
     pub ropes: Vec<Rope>,
     /// Token embedding, `[vocab, hidden]`.
     pub embed: Weight,
+    /// Factor of a token's embedding; a tied head reads the table without it.
+    pub embed_scale: Option<f32>,
+    /// What every layer is told of a token beside the residual stream.
+    pub per_layer_inputs: Option<PerLayerInputs>,
     /// The blocks, in order.
     pub layers: Vec<Layer>,
+    /// Factor of what attention and MLP add to the residual stream.
+    pub residual_scale: Option<f32>,
     /// The norm before the head.
     pub norm: Norm,
     /// From the residual stream to logits.
     pub head: Head,
+    /// Factor of the logits.
+    pub logit_scale: Option<f32>,
+    /// Logits `x` become `softcap * tanh(x / softcap)`.
+    pub logit_softcap: Option<f32>,
 }
 
-/// One block: `x += attention(norm(x)); x += mlp(norm(x))`.
+/// One block: `x += attention(x); x += mlp(x)`, each within its norms.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
-    /// Norm before the attention.
-    pub attention_norm: Norm,
+    /// Around the attention.
+    pub attention_norms: Norms,
     /// Token mixing.
     pub attention: Attention,
-    /// Norm before the MLP.
-    pub mlp_norm: Norm,
+    /// Around the MLP.
+    pub mlp_norms: Norms,
     /// Channel mixing.
     pub mlp: Mlp,
+    /// After the MLP: takes in this layer's part of [`Model::per_layer_inputs`].
+    pub per_layer_input: Option<PerLayerInput>,
+    /// Factor of the layer's output, residual stream and all: `[1]`.
+    pub scale: Option<Weight>,
+}
+
+/// Where a sublayer is normed: what it reads, what it adds to the residual stream, or both.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Norms {
+    /// What it reads.
+    Pre(Norm),
+    /// What it adds.
+    Post(Norm),
+    /// Both.
+    PrePost {
+        /// What it reads.
+        pre: Norm,
+        /// What it adds.
+        post: Norm,
+    },
 }
 
 /// Index into [`Model::ropes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RopeId(pub u32);
-
-/// Grouped-query attention (Ainslie et al. 2023) with rotary positions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Attention {
-    /// Query heads.
-    pub heads: u32,
-    /// Key and value heads; divides `heads`.
-    pub kv_heads: u32,
-    /// Width of one head.
-    pub head_dim: u32,
-    /// Factor of the scores before the softmax.
-    pub scale: f32,
-    /// Sliding window: key `j` is visible to query `i` when `i - window < j <= i`. `None`: all earlier keys.
-    pub window: Option<u32>,
-    /// Which rotary embedding turns queries and keys.
-    pub rope: RopeId,
-    /// RMS norms over each head of q and of k, before the rotation.
-    pub qk_norm: Option<QkNorm>,
-    /// Rows are all query heads, then all key heads, then all value heads.
-    pub qkv: Linear,
-    /// `[hidden, heads * head_dim]`.
-    pub out: Linear,
-}
-
-/// Norms over `head_dim` values of each query and key head.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct QkNorm {
-    /// For every query head.
-    pub q: Norm,
-    /// For every key head.
-    pub k: Norm,
-}
 
 /// Gated MLP: `down(act(gate(x)) * up(x))`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -98,32 +99,51 @@ pub struct Mlp {
     pub down: Linear,
 }
 
-/// Elementwise function of an MLP's gate.
+/// Elementwise function of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,
+    /// GELU with the tanh approximation: `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
+    GeluTanh,
 }
 
-/// RMS norm: `x / sqrt(mean(x^2) + eps) * weight`.
+/// A second embedding that gives each layer `width` values of its own for a token (Gemma 4).
+///
+/// `input = (norm(projection x * projection_scale) + table[token] * table_scale) * scale`, where `x` is the scaled token
+/// embedding; both terms are `[layers, width]`, and the norm is over each layer's part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Norm {
+pub struct PerLayerInputs {
+    /// Values of a layer.
+    pub width: u32,
+    /// `[vocab, layers * width]`. A token needs one row of it, so it stays on the host.
+    pub table: Weight,
+    /// Factor of its rows.
+    pub table_scale: f32,
+    /// `[layers * width, hidden]`.
+    pub projection: Linear,
+    /// Factor of what it gives.
+    pub projection_scale: f32,
     /// `[width]`.
-    pub weight: Weight,
-    /// Added to the mean square.
-    pub eps: f32,
+    pub norm: Norm,
+    /// Factor of the sum.
+    pub scale: f32,
 }
 
-/// `y = W x + b`.
+/// How a layer takes in its part of [`PerLayerInputs`]: `x += norm(projection(act(gate(x)) * input))`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Linear {
-    /// `[out, in]`.
-    pub weight: Weight,
-    /// `[out]`.
-    pub bias: Option<Weight>,
+pub struct PerLayerInput {
+    /// Applied to the gate.
+    pub activation: Activation,
+    /// `[width, hidden]`.
+    pub gate: Linear,
+    /// `[hidden, width]`.
+    pub projection: Linear,
+    /// `[hidden]`.
+    pub norm: Norm,
 }
 
 /// Where logits come from.
@@ -136,128 +156,58 @@ pub enum Head {
     Own(Box<Linear>),
 }
 
-/// A weight of the bundle and how it is made from the checkpoint.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Weight {
-    /// Name in the bundle, ending in `.weight` where it can be quantised.
-    pub name: String,
-    /// `[rows, columns]`, or `[width]` of a vector.
-    pub shape: Vec<u64>,
-    /// What it is, which with the scheme decides whether it is quantised.
-    pub role: Role,
-    /// How it is made.
-    pub recipe: Recipe,
-}
-
-/// What a weight is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// A projection.
-    Linear,
-    /// The token table (also the head, where tied).
-    Embedding,
-    /// An output head of its own.
-    Head,
-    /// A norm or a bias: never quantised.
-    Vector,
-}
-
-/// How a weight is made from checkpoint tensors. Data, so that it can be printed, compared and streamed by row bands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Recipe {
-    /// The tensor as it is.
-    Copy(Source),
-    /// Tensors stacked along the first dimension, in this order.
-    Rows(Vec<Source>),
-}
-
-/// A checkpoint tensor and the shape it must have.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Source {
-    /// Name in the checkpoint.
-    pub tensor: String,
-    /// Expected shape.
-    pub shape: Vec<u64>,
-}
-
-impl Recipe {
-    /// The tensors it reads, in the order of their rows.
-    pub fn sources(&self) -> &[Source] {
+impl Norms {
+    /// The norm of what the sublayer reads.
+    pub fn pre(&self) -> Option<&Norm> {
         match self {
-            Self::Copy(source) => std::slice::from_ref(source),
-            Self::Rows(sources) => sources,
+            Self::Pre(pre) | Self::PrePost { pre, .. } => Some(pre),
+            Self::Post(_) => None,
         }
     }
-}
 
-impl std::fmt::Display for Recipe {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (i, source) in self.sources().iter().enumerate() {
-            write!(f, "{}{}", if i == 0 { "" } else { " ++ " }, source.tensor)?;
+    /// The norm of what the sublayer adds.
+    pub fn post(&self) -> Option<&Norm> {
+        match self {
+            Self::Post(post) | Self::PrePost { post, .. } => Some(post),
+            Self::Pre(_) => None,
         }
-        Ok(())
-    }
-}
-
-impl Weight {
-    /// A weight that is one checkpoint tensor, unchanged.
-    pub fn copy(
-        name: impl Into<String>,
-        tensor: impl Into<String>,
-        shape: &[u64],
-        role: Role,
-    ) -> Self {
-        let source = Source { tensor: tensor.into(), shape: shape.to_vec() };
-        Self { name: name.into(), shape: shape.to_vec(), role, recipe: Recipe::Copy(source) }
     }
 
-    /// Rows (the first dimension).
-    pub fn rows(&self) -> u64 {
-        self.shape.first().copied().unwrap_or(1)
-    }
-
-    /// Values in one row (the last dimension of a matrix); 1 for a vector.
-    pub fn columns(&self) -> u64 {
-        self.shape.get(1).copied().unwrap_or(1)
-    }
-}
-
-impl Linear {
     fn weights(&self) -> impl Iterator<Item = &Weight> {
-        std::iter::once(&self.weight).chain(&self.bias)
+        self.pre().into_iter().chain(self.post()).map(|norm| &norm.weight)
+    }
+}
+
+impl PerLayerInputs {
+    fn weights(&self) -> impl Iterator<Item = &Weight> {
+        std::iter::once(&self.table).chain(self.projection.weights()).chain([&self.norm.weight])
+    }
+}
+
+impl PerLayerInput {
+    fn weights(&self) -> impl Iterator<Item = &Weight> {
+        self.gate.weights().chain(self.projection.weights()).chain([&self.norm.weight])
     }
 }
 
 impl Model {
-    /// Every weight of the bundle, in the order of the forward pass.
+    /// Every weight of the bundle.
     pub fn weights(&self) -> Vec<&Weight> {
         let mut all = vec![&self.embed];
+        all.extend(self.per_layer_inputs.iter().flat_map(PerLayerInputs::weights));
         for layer in &self.layers {
-            let Attention { qkv, out, qk_norm, .. } = &layer.attention;
-            all.push(&layer.attention_norm.weight);
-            all.extend(qkv.weights());
-            all.extend(qk_norm.iter().flat_map(|norm| [&norm.q.weight, &norm.k.weight]));
-            all.extend(out.weights());
-            all.push(&layer.mlp_norm.weight);
+            all.extend(layer.attention_norms.weights());
+            all.extend(layer.attention.weights());
+            all.extend(layer.mlp_norms.weights());
             all.extend(layer.mlp.gate_up.weights());
             all.extend(layer.mlp.down.weights());
+            all.extend(layer.per_layer_input.iter().flat_map(PerLayerInput::weights));
+            all.extend(&layer.scale);
         }
         all.push(&self.norm.weight);
         if let Head::Own(head) = &self.head {
             all.extend(head.weights());
         }
         all
-    }
-
-    /// The matrix that makes logits, `[vocab, hidden]`.
-    pub fn head_weight(&self) -> &Weight {
-        match &self.head {
-            Head::Tied => &self.embed,
-            Head::Own(head) => &head.weight,
-        }
     }
 }

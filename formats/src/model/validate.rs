@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::{Attention, Head, Layer, Linear, Model, Norm, Weight};
+use super::{
+    Attention, Head, Layer, Linear, Mlp, Model, Norm, Norms, PerLayerInput, PerLayerInputs,
+    Projections, Weight,
+};
 use crate::dtype::elements;
+use crate::rope::{Rope, Scaling};
 
 /// Beyond any model; products of a few such dimensions fit u64, and rows times columns of any weight do too.
 const MAX_DIM: u64 = 1 << 24;
@@ -29,13 +33,21 @@ impl Model {
         for (name, dim) in [("vocab", vocab), ("hidden", hidden), ("context", context)] {
             ensure((1..=MAX_DIM).contains(&u64::from(dim)), name, || format!("is {dim}"))?;
         }
-        for rope in &self.ropes {
-            let even = rope.head_dim > 0 && rope.head_dim % 2 == 0;
-            ensure(even, "rope", || format!("head_dim {} has no rotary pairs", rope.head_dim))?;
+        for (name, value) in [
+            ("embed_scale", self.embed_scale),
+            ("residual_scale", self.residual_scale),
+            ("logit_scale", self.logit_scale),
+        ] {
+            factor(name, value)?;
         }
+        softcap("logit_softcap", self.logit_softcap)?;
+        self.ropes.iter().try_for_each(rope)?;
         matrix(&self.embed, vocab, hidden)?;
+        if let Some(inputs) = &self.per_layer_inputs {
+            self.per_layer_inputs(inputs)?;
+        }
         for (i, layer) in self.layers.iter().enumerate() {
-            self.layer(&format!("layer {i}"), layer)?;
+            self.layer(i, layer)?;
         }
         norm(&self.norm, hidden)?;
         if let Head::Own(head) = &self.head {
@@ -49,8 +61,22 @@ impl Model {
         Ok(())
     }
 
-    fn layer(&self, at: &str, layer: &Layer) -> Result<(), ModelError> {
-        let Attention { heads, kv_heads, head_dim, window, rope, .. } = layer.attention;
+    fn layer(&self, i: usize, layer: &Layer) -> Result<(), ModelError> {
+        let at = &format!("layer {i}");
+        norms(&layer.attention_norms, self.hidden)?;
+        self.attention(at, i, &layer.attention)?;
+        norms(&layer.mlp_norms, self.hidden)?;
+        self.mlp(&layer.mlp)?;
+        match (&layer.per_layer_input, &self.per_layer_inputs) {
+            (Some(input), Some(inputs)) => self.per_layer_input(input, inputs.width)?,
+            (None, _) => {}
+            (Some(_), None) => return ensure(false, at, || "the model has no such inputs".into()),
+        }
+        layer.scale.as_ref().map_or(Ok(()), |scale| shape(scale, &[1]))
+    }
+
+    fn attention(&self, at: &str, i: usize, attention: &Attention) -> Result<(), ModelError> {
+        let Attention { heads, kv_heads, head_dim, window, .. } = *attention;
         let widest =
             (u64::from(heads) + 2 * u64::from(kv_heads)).saturating_mul(u64::from(head_dim));
         let grouped =
@@ -59,33 +85,129 @@ impl Model {
             format!("{heads} heads over {kv_heads} key-value heads of {head_dim}")
         })?;
         ensure(window != Some(0), at, || "its window is empty".into())?;
-        let turned = self.ropes.get(rope.0 as usize).is_some_and(|rope| rope.head_dim == head_dim);
-        ensure(turned, at, || format!("no rope {} over heads of {head_dim}", rope.0))?;
-        norm(&layer.attention_norm, self.hidden)?;
-        linear(&layer.attention.qkv, (heads + 2 * kv_heads) * head_dim, self.hidden)?;
-        linear(&layer.attention.out, self.hidden, heads * head_dim)?;
-        if let Some(qk_norm) = &layer.attention.qk_norm {
-            norm(&qk_norm.q, head_dim)?;
-            norm(&qk_norm.k, head_dim)?;
+        factor(at, Some(attention.scale))?;
+        softcap(at, attention.softcap)?;
+        if let Some(id) = attention.rope {
+            let rope = self.ropes.get(id.0 as usize);
+            let turned = rope.is_some_and(|rope| rope.head_dim == head_dim);
+            ensure(turned, at, || format!("no rope {} over heads of {head_dim}", id.0))?;
         }
-        norm(&layer.mlp_norm, self.hidden)?;
-        let width = layer.mlp.down.weight.columns();
+        let (q, kv) = (heads * head_dim, kv_heads * head_dim);
+        match &attention.projections {
+            Projections::Fused(qkv) => linear(qkv, q + 2 * kv, self.hidden)?,
+            Projections::Separate { q: queries, k, v } => {
+                linear(queries, q, self.hidden)?;
+                linear(k, kv, self.hidden)?;
+                linear(v, kv, self.hidden)?;
+            }
+            Projections::KeyIsValue { q: queries, k } => {
+                linear(queries, q, self.hidden)?;
+                linear(k, kv, self.hidden)?;
+            }
+            Projections::Shared { q: queries, with } => {
+                linear(queries, q, self.hidden)?;
+                let normed = attention.k_norm.is_some() || attention.v_norm_eps.is_some();
+                ensure(!normed, at, || "norms keys or values that it does not have".into())?;
+                let owner = self.layers[..i].get(*with as usize).map(|layer| &layer.attention);
+                let same = owner.is_some_and(|owner| {
+                    owner.stores_kv() && owner.kv_heads == kv_heads && owner.head_dim == head_dim
+                });
+                ensure(same, at, || format!("layer {with} stores no such keys and values"))?;
+            }
+        }
+        for (norm, projection) in [(&attention.q_norm, q), (&attention.k_norm, kv)] {
+            let Some(norm) = norm else { continue };
+            let whole = norm.weight.shape == [u64::from(projection)];
+            self::norm(norm, if whole { projection } else { head_dim })?;
+        }
+        eps(at, attention.v_norm_eps.unwrap_or(0.0))?;
+        linear(&attention.out, self.hidden, q)
+    }
+
+    fn mlp(&self, mlp: &Mlp) -> Result<(), ModelError> {
+        let width = mlp.down.weight.columns();
         let sane = u32::try_from(width)
             .ok()
             .filter(|&width| (1..=MAX_DIM / 2).contains(&u64::from(width)));
         let Some(width) = sane else {
-            return ensure(false, &layer.mlp.down.weight.name, || format!("has {width} columns"));
+            return ensure(false, &mlp.down.weight.name, || format!("has {width} columns"));
         };
-        linear(&layer.mlp.gate_up, 2 * width, self.hidden)?;
-        linear(&layer.mlp.down, self.hidden, width)
+        linear(&mlp.gate_up, 2 * width, self.hidden)?;
+        linear(&mlp.down, self.hidden, width)
+    }
+
+    fn per_layer_inputs(&self, inputs: &PerLayerInputs) -> Result<(), ModelError> {
+        let all = (self.layers.len() as u64).saturating_mul(inputs.width.into());
+        let sane = u32::try_from(all).ok().filter(|&all| (1..=MAX_DIM).contains(&u64::from(all)));
+        let Some(all) = sane else {
+            return ensure(false, "per_layer_inputs", || format!("are {all} values wide"));
+        };
+        for value in [inputs.table_scale, inputs.projection_scale, inputs.scale] {
+            factor("per_layer_inputs", Some(value))?;
+        }
+        // Its rows are those of the embedding, or fewer.
+        let rows = inputs.table.rows();
+        ensure((1..=u64::from(self.vocab)).contains(&rows), &inputs.table.name, || {
+            format!("has {rows} rows for {} tokens", self.vocab)
+        })?;
+        shape(&inputs.table, &[rows, all.into()])?;
+        linear(&inputs.projection, all, self.hidden)?;
+        norm(&inputs.norm, inputs.width)
+    }
+
+    fn per_layer_input(&self, input: &PerLayerInput, width: u32) -> Result<(), ModelError> {
+        linear(&input.gate, width, self.hidden)?;
+        linear(&input.projection, self.hidden, width)?;
+        norm(&input.norm, self.hidden)
     }
 }
 
+fn rope(rope: &Rope) -> Result<(), ModelError> {
+    let Rope { head_dim, width, theta, .. } = *rope;
+    let paired = width > 0 && width % 2 == 0 && width <= head_dim && u64::from(width) <= MAX_DIM;
+    ensure(paired, "rope", || format!("{width} values of heads of {head_dim} have no pairs"))?;
+    ensure(theta.is_finite() && theta > 0.0, "rope", || format!("theta is {theta}"))?;
+    let pairs = width as usize / 2;
+    let (numbers, counted): (Vec<f64>, bool) = match &rope.scaling {
+        Scaling::None => (Vec::new(), true),
+        Scaling::Linear { factor } => (vec![*factor], true),
+        Scaling::Llama3 { factor, low_freq_factor, high_freq_factor, .. } => {
+            (vec![*factor, high_freq_factor - low_freq_factor], true)
+        }
+        Scaling::LongRope { short, long, attention_factor, .. } => (
+            short.iter().chain(long).chain([attention_factor]).copied().collect(),
+            short.len() == pairs && long.len() == pairs,
+        ),
+        Scaling::Proportional { pairs: turned, factor } => {
+            (vec![*factor], *turned as usize <= pairs)
+        }
+    };
+    ensure(counted, "rope", || format!("its scaling is not one of {pairs} pairs"))?;
+    let divides = numbers.iter().all(|number| number.is_finite() && *number != 0.0);
+    ensure(divides, "rope", || "its scaling divides by nothing".into())
+}
+
+fn norms(norms: &Norms, width: u32) -> Result<(), ModelError> {
+    norms.pre().into_iter().chain(norms.post()).try_for_each(|norm| self::norm(norm, width))
+}
+
 fn norm(norm: &Norm, width: u32) -> Result<(), ModelError> {
-    ensure(norm.eps.is_finite() && norm.eps >= 0.0, &norm.weight.name, || {
-        format!("eps is {}", norm.eps)
-    })?;
+    eps(&norm.weight.name, norm.eps)?;
     shape(&norm.weight, &[width.into()])
+}
+
+fn eps(at: &str, eps: f32) -> Result<(), ModelError> {
+    ensure(eps.is_finite() && eps >= 0.0, at, || format!("eps is {eps}"))
+}
+
+fn factor(at: &str, value: Option<f32>) -> Result<(), ModelError> {
+    let value = value.unwrap_or(1.0);
+    ensure(value.is_finite(), at, || format!("a factor is {value}"))
+}
+
+fn softcap(at: &str, cap: Option<f32>) -> Result<(), ModelError> {
+    let cap = cap.unwrap_or(1.0);
+    ensure(cap.is_finite() && cap > 0.0, at, || format!("a softcap is {cap}"))
 }
 
 fn linear(linear: &Linear, rows: u32, columns: u32) -> Result<(), ModelError> {

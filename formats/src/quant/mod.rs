@@ -46,6 +46,8 @@ use Order::{Kn, Nk};
 
 const Q3: Option<Grouped> = Some(Grouped { bits: 3, group: 40 });
 const Q4: Option<Grouped> = Some(Grouped { bits: 4, group: 32 });
+/// Not MLC's: for weights that an override keeps closer to the original.
+const Q8: Option<Grouped> = Some(Grouped { bits: 8, group: 32 });
 
 /// Every scheme. The first is the default: what WebLLM recommends where `shader-f16` is available.
 #[rustfmt::skip]
@@ -58,6 +60,7 @@ pub const SCHEMES: &[Scheme] = &[
     Scheme { name: "q4bf16_1", dtype: Bfloat16, grouped: Q4,   order: Nk, embedding: true,  head: true },
     Scheme { name: "q3f16_0",  dtype: Float16,  grouped: Q3,   order: Kn, embedding: true,  head: true },
     Scheme { name: "q3f16_1",  dtype: Float16,  grouped: Q3,   order: Nk, embedding: true,  head: true },
+    Scheme { name: "q8f16_1",  dtype: Float16,  grouped: Q8,   order: Nk, embedding: true,  head: true },
     Scheme { name: "q0f16",    dtype: Float16,  grouped: None, order: Nk, embedding: false, head: false },
     Scheme { name: "q0bf16",   dtype: Bfloat16, grouped: None, order: Nk, embedding: false, head: false },
     Scheme { name: "q0f32",    dtype: Float32,  grouped: None, order: Nk, embedding: false, head: false },
@@ -97,7 +100,7 @@ impl Scheme {
             Role::Head => (self.head, self.order),
             // Rows of the token table are looked up one by one, so it is never transposed.
             Role::Embedding => (self.embedding, Nk),
-            Role::Vector => (false, Nk),
+            Role::Gate | Role::Vector => (false, Nk),
         };
         let Some(layout) = self.grouped.filter(|_| quantised) else {
             let shape = weight.shape.clone();

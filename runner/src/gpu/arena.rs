@@ -162,11 +162,12 @@ impl Upload {
 /// The records of a weight and where they go.
 fn uploads(storage: &Storage, placed: &Placed) -> Vec<Upload> {
     let targets = match placed {
-        Placed::Grouped { pieces, .. } => vec![
+        Placed::Matrix { pieces, .. } => vec![
             Target::Raw(pieces.iter().map(|piece| piece.codes).collect()),
-            Target::Raw(pieces.iter().map(|piece| piece.scales).collect()),
+            Target::Raw(pieces.iter().filter_map(|piece| piece.scales).collect()),
         ],
         Placed::Vector(region) => vec![Target::Expanded(*region)],
+        Placed::Host => Vec::new(),
     };
     let upload =
         |(spec, target): (&RecordSpec, _)| Upload { spec: spec.clone(), written: 0, target };

@@ -25,7 +25,7 @@ pub(super) struct Buffers {
     /// `[context, kv_heads, head_dim]` each.
     keys: Vec<wgpu::Buffer>,
     values: Vec<wgpu::Buffer>,
-    /// `[chunk, head_dim / 2]` pairs each.
+    /// `[chunk, width / 2]` pairs each.
     turns: Vec<wgpu::Buffer>,
 }
 
@@ -77,7 +77,7 @@ impl Buffers {
             keys: caches("keys"),
             values: caches("values"),
             turns: (plan.ropes.iter())
-                .map(|rope| floats("turns", chunk, rope.head_dim.into()))
+                .map(|rope| floats("turns", chunk, rope.width.into()))
                 .collect(),
         };
         for (i, call) in (0..).zip(calls) {
@@ -104,11 +104,14 @@ impl Buffers {
         let resource = |resource: &Resource| match *resource {
             Resource::Slot(slot) => self.slots[slot.0].as_entire_buffer_binding(),
             Resource::Codes(piece) => arena.binding(piece.codes),
-            Resource::Scales(piece) => arena.binding(piece.scales),
+            Resource::Scales(piece) => match piece.scales {
+                Some(scales) => arena.binding(scales),
+                None => self.nothing.as_entire_buffer_binding(),
+            },
             Resource::Vector(weight) => match &placement.weights[weight.0] {
                 Placed::Vector(region) => arena.binding(*region),
                 // Lowering makes this resource of vectors only.
-                Placed::Grouped { .. } => self.nothing.as_entire_buffer_binding(),
+                Placed::Matrix { .. } | Placed::Host => self.nothing.as_entire_buffer_binding(),
             },
             Resource::Keys(cache) => self.keys[cache.0].as_entire_buffer_binding(),
             Resource::Values(cache) => self.values[cache.0].as_entire_buffer_binding(),

@@ -2,6 +2,7 @@
 
 use crate::executor::CallError;
 use crate::kernels::GridError;
+use crate::packed::PackedError;
 
 /// Any failure of this module.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +23,8 @@ pub enum GpuError {
     Capacity(#[from] CapacityError),
     #[error(transparent)]
     Upload(#[from] UploadError),
+    #[error(transparent)]
+    Host(#[from] PackedError),
     #[error("the weights were not checked to be complete before the first call")]
     NotLoaded,
     #[error(transparent)]

@@ -1,6 +1,7 @@
 //! Runs a plan: buffers, pipelines and bind groups are made once, dispatches follow the live lengths of each call.
 
 use packlight_formats::RecordSpec;
+use packlight_formats::rope::Rope;
 
 use super::arena::Arena;
 use super::buffers::Buffers;
@@ -11,7 +12,8 @@ use super::place::{Placement, check_capacity};
 use super::readback::Readback;
 use crate::executor::{Capacity, Live, Output, Want, WeightSink};
 use crate::kernels::{self, Call, Work};
-use crate::plan::{Plan, SlotId};
+use crate::packed::PackedWeights;
+use crate::plan::{Plan, PlanWeight, SlotId};
 
 /// A plan on a device. Write its weights through [`WeightSink`], then [`finish`](Self::finish), then
 /// [`forward`](Self::forward).
@@ -22,9 +24,13 @@ pub struct GpuExecutor {
     vocab: u32,
     logits: SlotId,
     logits_width: u64,
-    /// Inverse frequencies of each rope.
-    ropes: Vec<Vec<f32>>,
+    ropes: Vec<Rope>,
+    /// The text's length that positions are turned for.
+    length: u32,
     arena: Arena,
+    /// Tables that are not on the device, and the slots that their rows go to.
+    host_tables: Vec<(PlanWeight, SlotId)>,
+    host: PackedWeights,
     loaded: bool,
     buffers: Buffers,
     dispatches: Vec<Dispatch>,
@@ -82,6 +88,8 @@ impl GpuExecutor {
                 (0..).zip(&calls).map(dispatch).collect::<Vec<_>>()
             })
             .await?;
+        let host_tables: Vec<_> =
+            plan.host_tables().map(|(table, slot)| (plan.weight(table).clone(), slot)).collect();
         // `calls` ended with it.
         let argmax = dispatches.remove(dispatches.len() - 1);
         Ok(Self {
@@ -90,8 +98,11 @@ impl GpuExecutor {
             vocab: plan.vocab(),
             logits: plan.logits,
             logits_width: plan.slot(plan.logits).width.into(),
-            ropes: plan.ropes.iter().map(packlight_formats::rope::Rope::inv_freq).collect(),
+            ropes: plan.ropes.clone(),
+            length: 0,
             arena,
+            host: PackedWeights::of(host_tables.iter().map(|(table, _)| table)),
+            host_tables,
             loaded: false,
             buffers,
             dispatches,
@@ -104,6 +115,7 @@ impl GpuExecutor {
     /// Checks that every record was written whole. Nothing runs before.
     pub fn finish(&mut self) -> Result<(), GpuError> {
         self.arena.finish()?;
+        self.host.finish()?;
         self.gpu.check("uploading weights")?;
         self.loaded = true;
         Ok(())
@@ -119,6 +131,11 @@ impl GpuExecutor {
         self.pipelines.count()
     }
 
+    /// Turns positions from now on as a text of `length` tokens needs it; what is cached is void where that differs.
+    pub fn set_length(&mut self, length: u32) {
+        self.length = length;
+    }
+
     /// Runs the plan over `tokens`, which stand at positions `past..`, and leaves their keys and values in the cache.
     pub async fn forward(
         &mut self,
@@ -127,8 +144,16 @@ impl GpuExecutor {
         want: Want,
     ) -> Result<Output, GpuError> {
         let live = self.live(tokens, past, want)?;
-        let turns: Vec<_> = self.ropes.iter().map(|inv_freq| turns(inv_freq, live)).collect();
+        let turns: Vec<_> = self.ropes.iter().map(|rope| turns(rope, self.length, live)).collect();
         self.buffers.write_inputs(&self.gpu.queue, live, tokens, &turns);
+        for (table, slot) in &self.host_tables {
+            let mut rows = vec![0f32; tokens.len() * table.columns as usize];
+            for (&token, row) in tokens.iter().zip(rows.chunks_mut(table.columns as usize)) {
+                self.host.row(table, token as usize, row);
+            }
+            let slot = self.buffers.slot(*slot);
+            self.gpu.queue.write_buffer(slot, 0, bytemuck::cast_slice(&rows));
+        }
         match want {
             Want::Nothing => {
                 self.run(live, None)?;
@@ -195,14 +220,18 @@ impl WeightSink for GpuExecutor {
     type Error = GpuError;
 
     fn write(&mut self, record: &RecordSpec, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
+        if self.host.holds(&record.name) {
+            return Ok(self.host.write(record, offset, bytes)?);
+        }
         self.arena.write(&self.gpu, record, offset, bytes)
     }
 }
 
-/// `[tokens, head_dim / 2]` cosines and sines. The angle is rounded to f32 first, as transformers does.
-fn turns(inv_freq: &[f32], live: Live) -> Vec<f32> {
+/// `[tokens, width / 2]` cosines and sines. The angle is rounded to f32 first, as transformers does.
+fn turns(rope: &Rope, length: u32, live: Live) -> Vec<f32> {
+    let (inv_freq, factor) = (rope.inv_freq(length), rope.attention_factor());
     let positions = live.past..live.past + live.tokens;
     let angles =
         positions.flat_map(|position| inv_freq.iter().map(move |freq| position as f32 * freq));
-    angles.flat_map(|angle| [angle.cos(), angle.sin()]).collect()
+    angles.flat_map(|angle| [angle.cos() * factor, angle.sin() * factor]).collect()
 }

@@ -16,4 +16,4 @@ pub use caps::Caps;
 pub use device::{Adapter, Gpu, adapters};
 pub use error::{CapacityError, GpuError, PlanError, UploadError};
 pub use executor::GpuExecutor;
-pub use place::{Piece, Placed, Placement, Region, largest_capacity};
+pub use place::{Piece, Placed, Placement, Region, Words, largest_capacity};

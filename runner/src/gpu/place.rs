@@ -2,7 +2,7 @@
 //!
 //! Pure arithmetic, so that the limits of any device can be tested on none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use packlight_formats::quant::{Grouped, Order, Storage};
 use packlight_formats::{Dtype, RecordSpec};
@@ -32,19 +32,32 @@ pub struct Piece {
     pub rows: u32,
     /// `[rows, words of a row]`.
     pub codes: Region,
-    /// `[rows, groups of a row]` f16.
-    pub scales: Region,
+    /// `[rows, groups of a row]` f16; values that are not quantised have none.
+    pub scales: Option<Region>,
+}
+
+/// How the words of a matrix are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Words {
+    /// Codes of scaled groups.
+    Grouped(Grouped),
+    /// Two f16 values each.
+    Float16,
+    /// Two bf16 values each.
+    Bfloat16,
 }
 
 /// Where a weight is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placed {
-    Grouped {
-        layout: Grouped,
+    Matrix {
+        words: Words,
         pieces: Vec<Piece>,
     },
     /// f32 values, whatever the record's type.
     Vector(Region),
+    /// Not on the device: rows are looked up in host memory.
+    Host,
 }
 
 /// Where everything is.
@@ -62,10 +75,12 @@ impl Placement {
         let mut placer = Placer { caps, buffers: Vec::new() };
         let mut weights: Vec<Placed> = Vec::with_capacity(plan.weights.len());
         let mut seen = BTreeMap::new();
+        let on_host: BTreeSet<usize> = plan.host_tables().map(|(table, _)| table.0).collect();
         for (i, weight) in plan.weights.iter().enumerate() {
             // A weight that two steps name is stored once.
             let placed = match seen.insert(&weight.name, i) {
                 Some(earlier) => weights[earlier].clone(),
+                None if on_host.contains(&i) => Placed::Host,
                 None => placer.weight(weight)?,
             };
             weights.push(placed);
@@ -93,7 +108,8 @@ impl Placer<'_> {
                 }
                 self.grouped(weight, *layout)
             }
-            Storage::Plain(record) => self.vector(weight, record),
+            Storage::Plain(record) if weight.columns == 1 => self.vector(weight, record),
+            Storage::Plain(record) => self.plain(weight, record),
         }
     }
 
@@ -101,6 +117,29 @@ impl Placer<'_> {
         let columns = u64::from(weight.columns);
         let code_bytes = layout.words_per_row(columns) * 4;
         let scale_bytes = layout.groups_per_row(columns) * 2;
+        self.matrix(weight, Words::Grouped(layout), code_bytes, scale_bytes)
+    }
+
+    fn plain(&mut self, weight: &PlanWeight, record: &RecordSpec) -> Result<Placed, PlanError> {
+        if !weight.columns.is_multiple_of(2) {
+            let why = format!("rows of {} two-byte values are no whole words", weight.columns);
+            return Err(PlanError::Weight { weight: weight.name.clone(), why });
+        }
+        let words = match record.dtype {
+            Dtype::Float16 => Words::Float16,
+            // float32 is stored as bfloat16.
+            _ => Words::Bfloat16,
+        };
+        self.matrix(weight, words, 2 * u64::from(weight.columns), 0)
+    }
+
+    fn matrix(
+        &mut self,
+        weight: &PlanWeight,
+        words: Words,
+        code_bytes: u64,
+        scale_bytes: u64,
+    ) -> Result<Placed, PlanError> {
         let limit = self.limit();
         let mut pieces = Vec::new();
         for (first_row, rows) in cut_rows(weight.rows, code_bytes.max(scale_bytes), limit)
@@ -110,17 +149,15 @@ impl Placer<'_> {
             })?
         {
             let codes = self.region(u64::from(rows) * code_bytes);
-            let scales = self.region((u64::from(rows) * scale_bytes).next_multiple_of(4));
+            let scales = (u64::from(rows) * scale_bytes).next_multiple_of(4);
+            let scales = (scales > 0).then(|| self.region(scales));
             pieces.push(Piece { first_row, rows, codes, scales });
         }
-        Ok(Placed::Grouped { layout, pieces })
+        Ok(Placed::Matrix { words, pieces })
     }
 
     fn vector(&mut self, weight: &PlanWeight, record: &RecordSpec) -> Result<Placed, PlanError> {
         let wrong = |why: String| Err(PlanError::Weight { weight: weight.name.clone(), why });
-        if weight.columns != 1 {
-            return wrong("a matrix that is not quantised has no kernel yet".into());
-        }
         if record.dtype == Dtype::Uint32 {
             return wrong("a vector cannot be uint32".into());
         }
@@ -180,8 +217,8 @@ pub fn largest_capacity(plan: &Plan, caps: &Caps) -> Capacity {
     let slots = |of| {
         plan.slots.iter().filter(move |slot| slot.rows == of).map(|slot| u64::from(slot.width))
     };
-    // Angles are a pair for half of a head's width.
-    let ropes = plan.ropes.iter().map(|rope| u64::from(rope.head_dim));
+    // Angles are a pair for half of the width that is turned.
+    let ropes = plan.ropes.iter().map(|rope| u64::from(rope.width));
     Capacity {
         context: caches.map(rows).min().unwrap_or(u32::MAX),
         chunk: slots(Rows::Tokens).chain(ropes).map(rows).min().unwrap_or(u32::MAX),
@@ -252,6 +289,10 @@ mod tests {
         }
     }
 
+    fn regions_of(piece: &Piece) -> impl Iterator<Item = Region> {
+        std::iter::once(piece.codes).chain(piece.scales)
+    }
+
     #[test]
     fn pieces_cover_every_row_within_the_limits() {
         // Rows of 128 KiB just below, at and above the limit, an odd row of 68 bytes, and a table of 1,120 MiB.
@@ -260,7 +301,8 @@ mod tests {
         for (rows, columns) in shapes {
             let caps = Caps::floor();
             let placement = Placement::new(&plan(&[("w", rows, columns)]), &caps).expect("places");
-            let Placed::Grouped { layout, pieces } = &placement.weights[0] else {
+            let Placed::Matrix { words: Words::Grouped(layout), pieces } = &placement.weights[0]
+            else {
                 panic!("grouped")
             };
             let whole = layout.words_per_row(columns.into()) * 4 * u64::from(rows) <= 128 * MIB;
@@ -270,7 +312,7 @@ mod tests {
                 assert_eq!(piece.first_row, next);
                 next += piece.rows;
                 assert!(piece.first_row.is_multiple_of(2));
-                for region in [piece.codes, piece.scales] {
+                for region in regions_of(piece) {
                     assert!(region.offset.is_multiple_of(256) && region.bytes.is_multiple_of(4));
                     assert!(region.bytes <= caps.binding_bytes);
                     assert!(region.offset + region.bytes <= placement.buffers[region.buffer]);
@@ -288,8 +330,8 @@ mod tests {
         assert_eq!(placement.weights[0], placement.weights[2]);
         let mut regions = Vec::new();
         for placed in &placement.weights[..2] {
-            let Placed::Grouped { pieces, .. } = placed else { panic!("grouped") };
-            regions.extend(pieces.iter().flat_map(|piece| [piece.codes, piece.scales]));
+            let Placed::Matrix { pieces, .. } = placed else { panic!("a matrix") };
+            regions.extend(pieces.iter().flat_map(regions_of));
         }
         for pair in regions.windows(2) {
             assert!(pair[0].offset + pair[0].bytes <= pair[1].offset);

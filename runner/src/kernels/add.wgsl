@@ -1,8 +1,9 @@
-// x += y
+// x += scale * y
 
 struct Args {
     rows_of: u32,
     width: u32,
+    scale: f32,
 }
 
 @group(0) @binding(1) var<uniform> args: Args;
@@ -22,5 +23,5 @@ fn add(
         return;
     }
     let i = at.row * args.width + at.column;
-    x[i] += y[i];
+    x[i] += args.scale * y[i];
 }

@@ -12,18 +12,25 @@ pub(super) const ATTEND: Kernel = Kernel {
     op: KernelOp::Attend,
     source: &[PRELUDE, include_str!("attend.wgsl")],
     overrides: &[],
-    args: &["heads", "kv_heads", "head_dim", "offset", "stride", "window", "scale"],
+    args: &["heads", "kv_heads", "head_dim", "offset", "stride", "window", "scale", "softcap"],
     buffers: &[Read, Read, Read, ReadWrite],
     workgroup_bytes: (512 + 2 * 128) * 4,
     invocations: 128,
 };
 
+/// Which keys are scored, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Scores {
+    pub(super) scale: f32,
+    pub(super) softcap: Option<f32>,
+    pub(super) window: Option<u32>,
+}
+
 pub(super) fn call(
     site: Site<'_>,
     q: Heads,
     cache: CacheId,
-    scale: f32,
-    window: Option<u32>,
+    scores: Scores,
     out: SlotId,
 ) -> Result<Call, PlanError> {
     let Heads { slot, offset, heads, head_dim } = q;
@@ -33,9 +40,10 @@ pub(super) fn call(
     }
     let kv_heads = site.plan.cache(cache).kv_heads;
     let stride = site.width(slot);
-    // No window is written as 0, which as a window would hide even the query's own position.
-    let window = window.unwrap_or(0);
-    let args = [heads, kv_heads, head_dim, offset, stride, window, scale.to_bits()];
+    // None is written as 0: a window of 0 would hide even the query's own position, a cap of 0 every difference.
+    let window = scores.window.unwrap_or(0);
+    let softcap = scores.softcap.unwrap_or(0.0).to_bits();
+    let args = [heads, kv_heads, head_dim, offset, stride, window, scores.scale.to_bits(), softcap];
     let buffers =
         [Resource::Slot(slot), Resource::Keys(cache), Resource::Values(cache), Resource::Slot(out)];
     site.call(KernelOp::Attend, &args, &buffers, Work::per_row(Rows::Tokens, heads))

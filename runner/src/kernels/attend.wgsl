@@ -14,6 +14,8 @@ struct Args {
     // 0: every earlier position is seen.
     window: u32,
     scale: f32,
+    // 0: scores stay as they are.
+    softcap: f32,
 }
 
 @group(0) @binding(1) var<uniform> args: Args;
@@ -98,6 +100,9 @@ fn attend(
             score = 0.0;
             for (var d = 0u; d < args.head_dim; d++) {
                 score += query[d] * keys[row + d];
+            }
+            if args.softcap > 0.0 {
+                score = softcapped(score, args.softcap);
             }
         }
         let new_highest = max(highest, block_max(lane, score));

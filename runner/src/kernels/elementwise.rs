@@ -1,18 +1,26 @@
-//! Operations that look at every value once: the MLP's gate, the residual's sum, the choice of rows that get logits.
+//! Operations that look at every value once: gates, sums, factors, softcaps and copies.
 
 use packlight_formats::model::Activation;
 
 use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, Work, rows_of};
 use crate::gpu::PlanError;
-use crate::plan::{Rows, SlotId};
+use crate::plan::{Columns, Factor, SlotId};
 
 pub(super) const GATE: Kernel = Kernel {
     name: "gate",
     op: KernelOp::Gate,
     source: &[PRELUDE, include_str!("gate.wgsl")],
     overrides: &[],
-    args: &["rows_of", "width"],
-    buffers: &[Read, ReadWrite],
+    args: &[
+        "rows_of",
+        "width",
+        "gate_offset",
+        "gate_stride",
+        "up_offset",
+        "up_stride",
+        "activation",
+    ],
+    buffers: &[Read, Read, ReadWrite],
     workgroup_bytes: 0,
     invocations: 256,
 };
@@ -22,18 +30,40 @@ pub(super) const ADD: Kernel = Kernel {
     op: KernelOp::Add,
     source: &[PRELUDE, include_str!("add.wgsl")],
     overrides: &[],
-    args: &["rows_of", "width"],
+    args: &["rows_of", "width", "scale"],
     buffers: &[Read, ReadWrite],
     workgroup_bytes: 0,
     invocations: 256,
 };
 
-pub(super) const LAST_ROWS: Kernel = Kernel {
-    name: "last_rows",
-    op: KernelOp::LastRows,
-    source: &[PRELUDE, include_str!("last_rows.wgsl")],
+pub(super) const SCALE: Kernel = Kernel {
+    name: "scale",
+    op: KernelOp::Scale,
+    source: &[PRELUDE, include_str!("scale.wgsl")],
     overrides: &[],
-    args: &["width"],
+    args: &["rows_of", "width", "factor", "has_weight"],
+    buffers: &[Read, ReadWrite],
+    workgroup_bytes: 0,
+    invocations: 256,
+};
+
+pub(super) const SOFTCAP: Kernel = Kernel {
+    name: "softcap",
+    op: KernelOp::Softcap,
+    source: &[PRELUDE, include_str!("softcap.wgsl")],
+    overrides: &[],
+    args: &["rows_of", "width", "cap"],
+    buffers: &[ReadWrite],
+    workgroup_bytes: 0,
+    invocations: 256,
+};
+
+pub(super) const COPY: Kernel = Kernel {
+    name: "copy",
+    op: KernelOp::Copy,
+    source: &[PRELUDE, include_str!("copy.wgsl")],
+    overrides: &[],
+    args: &["from_rows_of", "rows_of", "width"],
     buffers: &[Read, ReadWrite],
     workgroup_bytes: 0,
     invocations: 256,
@@ -41,26 +71,57 @@ pub(super) const LAST_ROWS: Kernel = Kernel {
 
 pub(super) fn gate(
     site: Site<'_>,
-    x: SlotId,
+    gate: Columns,
+    up: Columns,
     activation: Activation,
     out: SlotId,
 ) -> Result<Call, PlanError> {
-    // The kernel knows this one; another would bring its own.
-    let Activation::Silu = activation;
+    // The numbers of gate.wgsl.
+    let activation = match activation {
+        Activation::Silu => 0,
+        Activation::GeluTanh => 1,
+    };
     let (rows, width) = (site.rows(out), site.width(out));
-    let buffers = [Resource::Slot(x), Resource::Slot(out)];
-    let work = Work::per_column(rows, width);
-    site.call(KernelOp::Gate, &[rows_of(rows), width], &buffers, work)
+    let [gate_stride, up_stride] = [gate, up].map(|columns| site.width(columns.slot));
+    let args = [rows_of(rows), width, gate.offset, gate_stride, up.offset, up_stride, activation];
+    let buffers = [Resource::Slot(gate.slot), Resource::Slot(up.slot), Resource::Slot(out)];
+    site.call(KernelOp::Gate, &args, &buffers, Work::per_column(rows, width))
 }
 
-pub(super) fn add(site: Site<'_>, x: SlotId, y: SlotId) -> Result<Call, PlanError> {
+pub(super) fn add(
+    site: Site<'_>,
+    x: SlotId,
+    y: SlotId,
+    scale: Option<f32>,
+) -> Result<Call, PlanError> {
+    let scale = scale.unwrap_or(1.0);
     let (rows, width) = (site.rows(x), site.width(x));
+    let args = [rows_of(rows), width, scale.to_bits()];
     let buffers = [Resource::Slot(y), Resource::Slot(x)];
-    site.call(KernelOp::Add, &[rows_of(rows), width], &buffers, Work::per_column(rows, width))
+    site.call(KernelOp::Add, &args, &buffers, Work::per_column(rows, width))
 }
 
-pub(super) fn last_rows(site: Site<'_>, x: SlotId, out: SlotId) -> Result<Call, PlanError> {
-    let width = site.width(x);
+pub(super) fn scale(site: Site<'_>, x: SlotId, by: Factor) -> Result<Call, PlanError> {
+    let (rows, width) = (site.rows(x), site.width(x));
+    let (factor, weight) = match by {
+        Factor::Constant(factor) => (factor, Resource::Nothing),
+        Factor::Weight(weight) => (1.0, site.vector(weight, 1)?),
+    };
+    let has_weight = u32::from(weight != Resource::Nothing);
+    let args = [rows_of(rows), width, factor.to_bits(), has_weight];
+    let buffers = [weight, Resource::Slot(x)];
+    site.call(KernelOp::Scale, &args, &buffers, Work::per_column(rows, width))
+}
+
+pub(super) fn softcap(site: Site<'_>, x: SlotId, cap: f32) -> Result<Call, PlanError> {
+    let (rows, width) = (site.rows(x), site.width(x));
+    let args = [rows_of(rows), width, cap.to_bits()];
+    site.call(KernelOp::Softcap, &args, &[Resource::Slot(x)], Work::per_column(rows, width))
+}
+
+pub(super) fn copy(site: Site<'_>, x: SlotId, out: SlotId) -> Result<Call, PlanError> {
+    let (rows, width) = (site.rows(out), site.width(x));
+    let args = [rows_of(site.rows(x)), rows_of(rows), width];
     let buffers = [Resource::Slot(x), Resource::Slot(out)];
-    site.call(KernelOp::LastRows, &[width], &buffers, Work::per_column(Rows::Outputs, width))
+    site.call(KernelOp::Copy, &args, &buffers, Work::per_column(rows, width))
 }

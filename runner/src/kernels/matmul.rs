@@ -1,10 +1,10 @@
-//! A quantised matrix times the rows of a slot: by vectors while there are few, by tiles when there are many.
+//! A matrix times the rows of a slot: by vectors while there are few, by tiles when there are many.
 
 use super::{
-    Call, GROUPED, GROUPED_OVERRIDES, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site,
-    Work, grouped_overrides, rows_of,
+    Call, GROUPED, GROUPED_OVERRIDES, Kernel, KernelOp, PLAIN, PLAIN_OVERRIDES, PRELUDE, Read,
+    ReadWrite, Resource, Site, Work, overrides, rows_of,
 };
-use crate::gpu::PlanError;
+use crate::gpu::{PlanError, Words};
 use crate::plan::{SlotId, WeightId};
 
 /// Up to this many rows the weight is read anew for each; beyond, a tile amortises it.
@@ -35,6 +35,20 @@ pub(super) const MATMUL: Kernel = Kernel {
     invocations: 256,
 };
 
+pub(super) const MATVEC_PLAIN: Kernel = Kernel {
+    op: KernelOp::MatvecPlain,
+    source: &[PRELUDE, PLAIN, LINEAR, include_str!("matvec.wgsl")],
+    overrides: &["BFLOAT16", "LANES"],
+    ..MATVEC
+};
+
+pub(super) const MATMUL_PLAIN: Kernel = Kernel {
+    op: KernelOp::MatmulPlain,
+    source: &[PRELUDE, PLAIN, LINEAR, include_str!("matmul.wgsl")],
+    overrides: PLAIN_OVERRIDES,
+    ..MATMUL
+};
+
 /// Both kernels for every piece of the weight; the live row count decides which of them runs.
 pub(super) fn calls(
     site: Site<'_>,
@@ -43,14 +57,22 @@ pub(super) fn calls(
     bias: Option<WeightId>,
     out: SlotId,
 ) -> Result<Vec<Call>, PlanError> {
-    let (layout, pieces) = site.pieces(weight)?;
+    let (words, pieces) = site.pieces(weight)?;
     let (rows, columns, out_width) = (site.rows(out), site.width(x), site.width(out));
     let bias_buffer = match bias {
         Some(bias) => site.vector(bias, out_width)?,
         None => Resource::Nothing,
     };
-    let overrides = grouped_overrides(layout, columns);
-    let lanes = lanes(layout.words_per_row(columns.into()));
+    let overrides = overrides(words, columns);
+    let (matvec_op, matmul_op, words_per_row) = match words {
+        Words::Grouped(layout) => {
+            (KernelOp::Matvec, KernelOp::Matmul, layout.words_per_row(columns.into()))
+        }
+        Words::Float16 | Words::Bfloat16 => {
+            (KernelOp::MatvecPlain, KernelOp::MatmulPlain, u64::from(columns / 2))
+        }
+    };
+    let lanes = lanes(words_per_row);
     let mut calls = Vec::with_capacity(2 * pieces.len());
     for &piece in pieces {
         let has_bias = u32::from(bias.is_some());
@@ -64,14 +86,14 @@ pub(super) fn calls(
         ];
         let few =
             Work { rows, tile: 1, groups: piece.rows.div_ceil(256 / lanes), applies: 1..=FEW };
-        let matvec = site.call(KernelOp::Matvec, &args, &buffers, few)?;
+        let matvec = site.call(matvec_op, &args, &buffers, few)?;
         let with_lanes = overrides.iter().copied().chain([lanes]).collect();
         calls.push(Call { overrides: with_lanes, ..matvec });
 
         // TOKENS and ROWS of matmul.wgsl.
         let (tile, groups) = (32, piece.rows.div_ceil(128));
         let many = Work { rows, tile, groups, applies: FEW + 1..=u32::MAX };
-        let matmul = site.call(KernelOp::Matmul, &args, &buffers, many)?;
+        let matmul = site.call(matmul_op, &args, &buffers, many)?;
         calls.push(Call { overrides: overrides.clone(), ..matmul });
     }
     Ok(calls)

@@ -17,28 +17,31 @@ mod tests;
 
 use std::ops::RangeInclusive;
 
-use packlight_formats::quant::Grouped;
-
 pub use grid::{GridError, fold};
 
 use crate::executor::Live;
-use crate::gpu::{Caps, Piece, Placed, Placement, PlanError};
+use crate::gpu::{Caps, Piece, Placed, Placement, PlanError, Words};
 use crate::plan::{CacheId, Op, Plan, RopeIndex, Rows, SlotId, WeightId};
 
 /// Every kernel. Where an operation has several, the first that works within a device's limits is taken, so the best
 /// come first.
 pub const KERNELS: &[Kernel] = &[
     gather::GATHER,
+    gather::GATHER_PLAIN,
     norm::RMS_NORM,
     norm::HEAD_NORM,
     matmul::MATVEC,
     matmul::MATMUL,
+    matmul::MATVEC_PLAIN,
+    matmul::MATMUL_PLAIN,
     rope::ROPE,
     store_kv::STORE_KV,
     attend::ATTEND,
     elementwise::GATE,
     elementwise::ADD,
-    elementwise::LAST_ROWS,
+    elementwise::SCALE,
+    elementwise::SOFTCAP,
+    elementwise::COPY,
     argmax::ARGMAX,
 ];
 
@@ -46,6 +49,9 @@ const PRELUDE: &str = include_str!("prelude.wgsl");
 const GROUPED: &str = include_str!("grouped.wgsl");
 /// The override constants of grouped.wgsl.
 const GROUPED_OVERRIDES: &[&str] = &["BITS", "GROUP", "WHOLE"];
+const PLAIN: &str = include_str!("plain.wgsl");
+/// The override constants of plain.wgsl.
+const PLAIN_OVERRIDES: &[&str] = &["BFLOAT16"];
 
 /// One row of the table of kernels.
 #[derive(Debug, PartialEq, Eq)]
@@ -68,20 +74,26 @@ pub struct Kernel {
     pub invocations: u32,
 }
 
-/// What kernels compute: the plan's operations, of which a matmul has one kernel for few and one for many tokens.
+/// What kernels compute: the plan's operations, of which a matmul has one kernel for few and one for many tokens, each
+/// also for weights that are not quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelOp {
     Gather,
+    GatherPlain,
     RmsNorm,
     HeadNorm,
     Matvec,
     Matmul,
+    MatvecPlain,
+    MatmulPlain,
     Rope,
     StoreKv,
     Attend,
     Gate,
     Add,
-    LastRows,
+    Scale,
+    Softcap,
+    Copy,
     Argmax,
 }
 
@@ -129,7 +141,7 @@ pub enum Resource {
     Vector(WeightId),
     Keys(CacheId),
     Values(CacheId),
-    /// `[tokens, head_dim / 2]` cosines and sines.
+    /// `[tokens, width / 2]` cosines and sines.
     Turns(RopeIndex),
     /// `[tokens]` ids.
     Tokens,
@@ -177,6 +189,8 @@ pub fn lower(plan: &Plan, placement: &Placement, caps: &Caps) -> Result<Vec<Call
         let site = Site { plan, placement, caps, place: &step.place };
         match step.op {
             Op::Gather { table, out } => calls.extend(gather::calls(site, table, out)?),
+            // Done before the first call.
+            Op::HostGather { .. } => {}
             Op::RmsNorm { x, weight, eps, out } => {
                 calls.push(norm::rms_norm(site, x, weight, eps, out)?);
             }
@@ -186,14 +200,17 @@ pub fn lower(plan: &Plan, placement: &Placement, caps: &Caps) -> Result<Vec<Call
             }
             Op::Rope { x, rope } => calls.push(rope::call(site, x, rope)?),
             Op::StoreKv { k, v, cache } => calls.push(store_kv::call(site, k, v, cache)?),
-            Op::Attend { q, cache, scale, window, out } => {
-                calls.push(attend::call(site, q, cache, scale, window, out)?);
+            Op::Attend { q, cache, scale, softcap, window, out } => {
+                let scores = attend::Scores { scale, softcap, window };
+                calls.push(attend::call(site, q, cache, scores, out)?);
             }
-            Op::Gate { x, activation, out } => {
-                calls.push(elementwise::gate(site, x, activation, out)?);
+            Op::Gate { gate, up, activation, out } => {
+                calls.push(elementwise::gate(site, gate, up, activation, out)?);
             }
-            Op::Add { x, y } => calls.push(elementwise::add(site, x, y)?),
-            Op::LastRows { x, out } => calls.push(elementwise::last_rows(site, x, out)?),
+            Op::Add { x, y, scale } => calls.push(elementwise::add(site, x, y, scale)?),
+            Op::Scale { x, by } => calls.push(elementwise::scale(site, x, by)?),
+            Op::Softcap { x, cap } => calls.push(elementwise::softcap(site, x, cap)?),
+            Op::Copy { x, out } => calls.push(elementwise::copy(site, x, out)?),
         }
     }
     Ok(calls)
@@ -248,12 +265,12 @@ impl<'a> Site<'a> {
     }
 
     /// The pieces of a matrix.
-    fn pieces(self, weight: WeightId) -> Result<(Grouped, &'a [Piece]), PlanError> {
+    fn pieces(self, weight: WeightId) -> Result<(Words, &'a [Piece]), PlanError> {
         match &self.placement.weights[weight.0] {
-            Placed::Grouped { layout, pieces } => Ok((*layout, pieces)),
-            Placed::Vector(_) => Err(PlanError::Weight {
+            Placed::Matrix { words, pieces } => Ok((*words, pieces)),
+            Placed::Vector(_) | Placed::Host => Err(PlanError::Weight {
                 weight: self.plan.weight(weight).name.clone(),
-                why: "a matrix is needed here, but it is a vector".into(),
+                why: "a matrix on the device is needed here".into(),
             }),
         }
     }
@@ -283,9 +300,15 @@ fn rows_of(rows: Rows) -> u32 {
     }
 }
 
-/// The values of [`GROUPED_OVERRIDES`] for rows of so many columns.
-fn grouped_overrides(layout: Grouped, columns: u32) -> Vec<u32> {
-    let whole = columns.is_multiple_of(layout.group)
-        && layout.group.is_multiple_of(layout.codes_per_word());
-    vec![layout.bits, layout.group, u32::from(whole)]
+/// The values of [`GROUPED_OVERRIDES`] or [`PLAIN_OVERRIDES`] for rows of so many columns.
+fn overrides(words: Words, columns: u32) -> Vec<u32> {
+    match words {
+        Words::Grouped(layout) => {
+            let whole = columns.is_multiple_of(layout.group)
+                && layout.group.is_multiple_of(layout.codes_per_word());
+            vec![layout.bits, layout.group, u32::from(whole)]
+        }
+        Words::Float16 => vec![0],
+        Words::Bfloat16 => vec![1],
+    }
 }

@@ -5,7 +5,7 @@ use crate::gpu::PlanError;
 use crate::plan::{Heads, SlotId, WeightId};
 
 const NORM: &str = include_str!("norm.wgsl");
-const ARGS: &[&str] = &["rows_of", "heads", "width", "offset", "stride", "eps"];
+const ARGS: &[&str] = &["rows_of", "heads", "width", "offset", "stride", "eps", "has_weight"];
 
 pub(super) const RMS_NORM: Kernel = Kernel {
     name: "rms_norm",
@@ -37,7 +37,7 @@ pub(super) fn rms_norm(
     out: SlotId,
 ) -> Result<Call, PlanError> {
     let (rows, width) = (site.rows(x), site.width(x));
-    let args = [rows_of(rows), 1, width, 0, width, eps.to_bits()];
+    let args = [rows_of(rows), 1, width, 0, width, eps.to_bits(), 1];
     let buffers = [site.vector(weight, width)?, Resource::Slot(x), Resource::Slot(out)];
     site.call(KernelOp::RmsNorm, &args, &buffers, Work::per_row(rows, 1))
 }
@@ -45,12 +45,15 @@ pub(super) fn rms_norm(
 pub(super) fn head_norm(
     site: Site<'_>,
     x: Heads,
-    weight: WeightId,
+    weight: Option<WeightId>,
     eps: f32,
 ) -> Result<Call, PlanError> {
     let Heads { slot, offset, heads, head_dim } = x;
     let rows = site.rows(slot);
-    let args = [rows_of(rows), heads, head_dim, offset, site.width(slot), eps.to_bits()];
-    let buffers = [site.vector(weight, head_dim)?, Resource::Slot(slot)];
+    let has_weight = u32::from(weight.is_some());
+    let weight = weight.map_or(Ok(Resource::Nothing), |weight| site.vector(weight, head_dim))?;
+    let stride = site.width(slot);
+    let args = [rows_of(rows), heads, head_dim, offset, stride, eps.to_bits(), has_weight];
+    let buffers = [weight, Resource::Slot(slot)];
     site.call(KernelOp::HeadNorm, &args, &buffers, Work::per_row(rows, heads))
 }

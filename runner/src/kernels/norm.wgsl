@@ -7,10 +7,11 @@ struct Args {
     offset: u32,
     stride: u32,
     eps: f32,
+    has_weight: u32,
 }
 
 @group(0) @binding(1) var<uniform> args: Args;
-// [width]
+// [width], or anything where has_weight is 0
 @group(0) @binding(2) var<storage, read> weight: array<f32>;
 
 var<workgroup> partial: array<f32, 256>;
@@ -37,6 +38,10 @@ fn normalise(unit: u32, lane: u32) {
     }
     let factor = 1.0 / sqrt(partial[0] / f32(args.width) + args.eps);
     for (var i = lane; i < args.width; i += 256u) {
-        store(start + i, load(start + i) * factor * weight[i]);
+        var y = load(start + i) * factor;
+        if args.has_weight == 1u {
+            y *= weight[i];
+        }
+        store(start + i, y);
     }
 }

@@ -29,3 +29,8 @@ fn cell(unit: u32, lane: u32, width: u32) -> Cell {
     let units_per_row = (width + 255u) / 256u;
     return Cell(unit / units_per_row, (unit % units_per_row) * 256u + lane);
 }
+
+// cap * tanh(x / cap). Beyond 15 the hyperbolic tangent is 1 in f32, and exp would overflow in some tanh long after.
+fn softcapped(x: f32, cap: f32) -> f32 {
+    return cap * tanh(clamp(x / cap, -15.0, 15.0));
+}

@@ -12,7 +12,7 @@ pub(super) const ROPE: Kernel = Kernel {
     op: KernelOp::Rope,
     source: &[PRELUDE, include_str!("rope.wgsl")],
     overrides: &[],
-    args: &["heads", "head_dim", "offset", "stride"],
+    args: &["heads", "head_dim", "offset", "stride", "pairs"],
     buffers: &[Read, ReadWrite],
     workgroup_bytes: 0,
     invocations: 256,
@@ -20,8 +20,9 @@ pub(super) const ROPE: Kernel = Kernel {
 
 pub(super) fn call(site: Site<'_>, x: Heads, rope: RopeIndex) -> Result<Call, PlanError> {
     let Heads { slot, offset, heads, head_dim } = x;
-    let args = [heads, head_dim, offset, site.width(slot)];
+    let pairs = site.plan.ropes[rope.0].width / 2;
+    let args = [heads, head_dim, offset, site.width(slot), pairs];
     let buffers = [Resource::Turns(rope), Resource::Slot(slot)];
-    let work = Work::per_column(Rows::Tokens, heads * (head_dim / 2));
+    let work = Work::per_column(Rows::Tokens, heads * pairs);
     site.call(KernelOp::Rope, &args, &buffers, work)
 }

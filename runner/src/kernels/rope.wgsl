@@ -1,14 +1,15 @@
-// Turns the pairs (i, i + head_dim/2) of every head by the angle of the token's position and of i, in place.
+// Turns the pairs (i, i + pairs) of every head by the angle of the token's position and of i, in place.
 
 struct Args {
     heads: u32,
     head_dim: u32,
     offset: u32,
     stride: u32,
+    pairs: u32,
 }
 
 @group(0) @binding(1) var<uniform> args: Args;
-// [T, head_dim / 2] of (cos, sin)
+// [T, pairs] of (cos, sin)
 @group(0) @binding(2) var<storage, read> turns: array<vec2<f32>>;
 // [T, stride], of which `heads` runs of `head_dim` from column `offset` on are changed.
 @group(0) @binding(3) var<storage, read_write> x: array<f32>;
@@ -19,7 +20,7 @@ fn rope(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let pairs = args.head_dim / 2u;
+    let pairs = args.pairs;
     let at = cell(unit(group, groups), lane, args.heads * pairs);
     if at.row >= live.tokens || at.column >= args.heads * pairs {
         return;

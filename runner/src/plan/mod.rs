@@ -1,7 +1,7 @@
 //! The plan: a printable list of steps with symbolic dimensions that the CPU reference and the GPU both run.
 //!
 //! A plan does not depend on the device. Activations live in slots, f32 matrices `[rows, width]` whose rows are the
-//! tokens of the current call (or, after [`Op::LastRows`], those whose logits are wanted); `T` below is that count.
+//! tokens of the current call (or, in the head, those whose logits are wanted); `T` below is that count.
 
 mod lower;
 mod print;
@@ -84,6 +84,22 @@ pub struct Heads {
     pub head_dim: u32,
 }
 
+/// Columns of a slot from `offset` on, as many as the operation takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Columns {
+    pub slot: SlotId,
+    pub offset: u32,
+}
+
+/// What values are multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Factor {
+    /// The same in every model of the architecture and shape.
+    Constant(f32),
+    /// A weight `[1]`.
+    Weight(WeightId),
+}
+
 /// One operation and where in the model it belongs (`layer 3 attention`).
 #[derive(Clone, Debug)]
 pub struct Step {
@@ -91,36 +107,52 @@ pub struct Step {
     pub op: Op,
 }
 
-/// The operations. `x`, `out`, ... are slots `[T, width]`.
+/// The operations. `x`, `out`, ... are slots `[T, width]`; no operation reads a slot that it writes, unless it works in
+/// place and says so.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// `out[t, :] = table[token[t], :]`; `table` is `[vocab, width]`.
     Gather { table: WeightId, out: SlotId },
-    /// `out[t, :] = x[t, :] / sqrt(mean(x[t, :]^2) + eps) * weight`; `weight` is `[width]`. `out` is never `x`.
+    /// The same from a table that stays in host memory on every device: too large for what a token needs of it.
+    HostGather { table: WeightId, out: SlotId },
+    /// `out[t, :] = x[t, :] / sqrt(mean(x[t, :]^2) + eps) * weight`; `weight` is `[width]`.
     RmsNorm { x: SlotId, weight: WeightId, eps: f32, out: SlotId },
-    /// The same in place over each head; `weight` is `[head_dim]`.
-    HeadNorm { x: Heads, weight: WeightId, eps: f32 },
+    /// The same in place over each head; `weight` is `[head_dim]`, or 1.
+    HeadNorm { x: Heads, weight: Option<WeightId>, eps: f32 },
     /// `out[t, n] = sum_k x[t, k] * weight[n, k] + bias[n]`; `weight` is `[N, K]`, `bias` is `[N]`.
     Matmul { x: SlotId, weight: WeightId, bias: Option<WeightId>, out: SlotId },
-    /// Turns the pairs `(i, i + head_dim/2)` of each head by `position * inv_freq[i]`, in place.
+    /// Turns the pairs `(i, i + width/2)` of each head by `position * inv_freq[i]`, in place.
     Rope { x: Heads, rope: RopeIndex },
     /// Writes the keys and values of this call's tokens at their positions.
     StoreKv { k: Heads, v: Heads, cache: CacheId },
     /// Softmax attention of each query over the cached positions it may see; `out` is `[T, heads * head_dim]`.
-    Attend { q: Heads, cache: CacheId, scale: f32, window: Option<u32>, out: SlotId },
-    /// `out[t, i] = act(x[t, i]) * x[t, width + i]`; `x` is `[T, 2 * width]`.
-    Gate { x: SlotId, activation: Activation, out: SlotId },
-    /// `x += y`.
-    Add { x: SlotId, y: SlotId },
-    /// `out = ` the last `outputs` rows of `x`.
-    LastRows { x: SlotId, out: SlotId },
+    Attend {
+        q: Heads,
+        cache: CacheId,
+        scale: f32,
+        softcap: Option<f32>,
+        window: Option<u32>,
+        out: SlotId,
+    },
+    /// `out[t, i] = act(gate[t, i]) * up[t, i]`.
+    Gate { gate: Columns, up: Columns, activation: Activation, out: SlotId },
+    /// `x += scale * y`, with 1 for no scale.
+    Add { x: SlotId, y: SlotId, scale: Option<f32> },
+    /// `x *= by`.
+    Scale { x: SlotId, by: Factor },
+    /// `x = cap * tanh(x / cap)`.
+    Softcap { x: SlotId, cap: f32 },
+    /// `out = x`; where `out` has a row for each output only, the last ones of `x`.
+    Copy { x: SlotId, out: SlotId },
 }
 
 impl Plan {
     /// How many token ids it knows: the rows of the tables that they are looked up in.
     pub fn vocab(&self) -> u32 {
         let tables = self.steps.iter().filter_map(|step| match step.op {
-            Op::Gather { table, .. } => Some(self.weight(table).rows),
+            Op::Gather { table, .. } | Op::HostGather { table, .. } => {
+                Some(self.weight(table).rows)
+            }
             _ => None,
         });
         tables.min().unwrap_or(0)
@@ -133,6 +165,19 @@ impl Plan {
 
     pub fn weight(&self, id: WeightId) -> &PlanWeight {
         &self.weights[id.0]
+    }
+
+    /// The tables that stay on the host, and where their rows go.
+    pub fn host_tables(&self) -> impl Iterator<Item = (WeightId, SlotId)> {
+        self.steps.iter().filter_map(|step| match step.op {
+            Op::HostGather { table, out } => Some((table, out)),
+            _ => None,
+        })
+    }
+
+    /// Texts longer than this need other rotary tables, and the keys of their beginning with them.
+    pub fn turning_point(&self) -> Option<u32> {
+        self.ropes.iter().filter_map(Rope::turning_point).min()
     }
 
     pub fn cache(&self, id: CacheId) -> &Cache {

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Formatter, Result};
 
-use super::{Heads, Op, Plan, Rows, SlotId, WeightId};
+use super::{Columns, Factor, Heads, Op, Plan, Rows, SlotId, WeightId};
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -27,11 +27,18 @@ impl Plan {
             Op::Gather { table, out } => {
                 write!(f, "gather    {} -> {}", weight(*table), slot(*out))
             }
+            Op::HostGather { table, out } => {
+                write!(f, "gather    {} on the host -> {}", weight(*table), slot(*out))
+            }
             Op::RmsNorm { x, weight: w, eps, out } => {
                 write!(f, "rms_norm  {} * {} eps {eps:e} -> {}", slot(*x), weight(*w), slot(*out))
             }
             Op::HeadNorm { x, weight: w, eps } => {
-                write!(f, "head_norm {} * {} eps {eps:e}", heads(*x), weight(*w))
+                write!(f, "head_norm {}", heads(*x))?;
+                if let Some(w) = w {
+                    write!(f, " * {}", weight(*w))?;
+                }
+                write!(f, " eps {eps:e}")
             }
             Op::Matmul { x, weight: w, bias, out } => {
                 write!(f, "matmul    {} @ {}", slot(*x), weight(*w))?;
@@ -44,18 +51,38 @@ impl Plan {
             Op::StoreKv { k, v, cache } => {
                 write!(f, "store_kv  {}, {} -> cache {}", heads(*k), heads(*v), cache.0)
             }
-            Op::Attend { q, cache, scale, window, out } => {
+            Op::Attend { q, cache, scale, softcap, window, out } => {
                 write!(f, "attend    {} over cache {} scale {scale}", heads(*q), cache.0)?;
+                if let Some(cap) = softcap {
+                    write!(f, " softcap {cap}")?;
+                }
                 if let Some(window) = window {
                     write!(f, " window {window}")?;
                 }
                 write!(f, " -> {}", slot(*out))
             }
-            Op::Gate { x, activation, out } => {
-                write!(f, "gate      {activation:?} {} -> {}", slot(*x), slot(*out))
+            Op::Gate { gate, up, activation, out } => {
+                let columns = |x: &Columns| {
+                    let end = x.offset + self.slot(*out).width;
+                    format!("{}[{}..{end}]", self.slot(x.slot).name, x.offset)
+                };
+                let (gate, up) = (columns(gate), columns(up));
+                write!(f, "gate      {activation:?} {gate} * {up} -> {}", slot(*out))
             }
-            Op::Add { x, y } => write!(f, "add       {} += {}", slot(*x), slot(*y)),
-            Op::LastRows { x, out } => write!(f, "last_rows {} -> {}", slot(*x), slot(*out)),
+            Op::Add { x, y, scale: None } => {
+                write!(f, "add       {} += {}", slot(*x), slot(*y))
+            }
+            Op::Add { x, y, scale: Some(scale) } => {
+                write!(f, "add       {} += {scale} * {}", slot(*x), slot(*y))
+            }
+            Op::Scale { x, by: Factor::Constant(by) } => {
+                write!(f, "scale     {} *= {by}", slot(*x))
+            }
+            Op::Scale { x, by: Factor::Weight(by) } => {
+                write!(f, "scale     {} *= {}", slot(*x), weight(*by))
+            }
+            Op::Softcap { x, cap } => write!(f, "softcap   {} at {cap}", slot(*x)),
+            Op::Copy { x, out } => write!(f, "copy      {} -> {}", slot(*x), slot(*out)),
         }
     }
 

@@ -1,36 +1,43 @@
 //! What each operation needs and leaves: for those who run a plan in parts.
 
-use super::{CacheId, Op, SlotId, WeightId};
+use super::{CacheId, Factor, Op, SlotId, WeightId};
 
 impl Op {
     /// The weights that it reads.
     pub fn weights(&self) -> Vec<WeightId> {
         match *self {
-            Self::Gather { table, .. } => vec![table],
-            Self::RmsNorm { weight, .. } | Self::HeadNorm { weight, .. } => vec![weight],
+            Self::Gather { table, .. } | Self::HostGather { table, .. } => vec![table],
+            Self::RmsNorm { weight, .. } | Self::Scale { by: Factor::Weight(weight), .. } => {
+                vec![weight]
+            }
+            Self::HeadNorm { weight, .. } => weight.into_iter().collect(),
             Self::Matmul { weight, bias, .. } => std::iter::once(weight).chain(bias).collect(),
-            Self::Rope { .. }
+            Self::Scale { by: Factor::Constant(_), .. }
+            | Self::Rope { .. }
             | Self::StoreKv { .. }
             | Self::Attend { .. }
             | Self::Gate { .. }
             | Self::Add { .. }
-            | Self::LastRows { .. } => Vec::new(),
+            | Self::Softcap { .. }
+            | Self::Copy { .. } => Vec::new(),
         }
     }
 
     /// The slots whose values it depends on; one that it changes in place is among them.
     pub fn reads(&self) -> Vec<SlotId> {
         match *self {
-            Self::Gather { .. } => Vec::new(),
+            Self::Gather { .. } | Self::HostGather { .. } => Vec::new(),
             Self::RmsNorm { x, .. }
             | Self::Matmul { x, .. }
-            | Self::Gate { x, .. }
-            | Self::LastRows { x, .. } => vec![x],
+            | Self::Scale { x, .. }
+            | Self::Softcap { x, .. }
+            | Self::Copy { x, .. } => vec![x],
             Self::HeadNorm { x, .. } | Self::Rope { x, .. } | Self::Attend { q: x, .. } => {
                 vec![x.slot]
             }
             Self::StoreKv { k, v, .. } => vec![k.slot, v.slot],
-            Self::Add { x, y } => vec![x, y],
+            Self::Gate { gate, up, .. } => vec![gate.slot, up.slot],
+            Self::Add { x, y, .. } => vec![x, y],
         }
     }
 
@@ -38,14 +45,18 @@ impl Op {
     pub fn overwrites(&self) -> Option<SlotId> {
         match *self {
             Self::Gather { out, .. }
+            | Self::HostGather { out, .. }
             | Self::RmsNorm { out, .. }
             | Self::Matmul { out, .. }
             | Self::Attend { out, .. }
             | Self::Gate { out, .. }
-            | Self::LastRows { out, .. } => Some(out),
-            Self::HeadNorm { .. } | Self::Rope { .. } | Self::StoreKv { .. } | Self::Add { .. } => {
-                None
-            }
+            | Self::Copy { out, .. } => Some(out),
+            Self::HeadNorm { .. }
+            | Self::Rope { .. }
+            | Self::StoreKv { .. }
+            | Self::Add { .. }
+            | Self::Scale { .. }
+            | Self::Softcap { .. } => None,
         }
     }
 

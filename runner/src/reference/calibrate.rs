@@ -12,6 +12,7 @@ use rayon::prelude::*;
 
 use super::{KvCache, Reference, ReferenceError};
 use crate::executor::{Capacity, Want, WeightSink as _};
+use crate::packed::PackedError;
 use crate::plan::{CacheId, Op, Plan, PlanWeight, SlotId, WeightId};
 
 /// A plan whose quantised matrices are to be made, and the text that they are made for.
@@ -147,7 +148,7 @@ impl Reference {
     fn hold(&mut self, weight: WeightId, records: &[Vec<u8>]) -> Result<(), ReferenceError> {
         for (i, record) in self.plan.weight(weight).storage.records().enumerate() {
             let bytes = records.get(i).filter(|b| b.len() as u64 == record.stored_bytes());
-            let missing = || ReferenceError::MissingRecord { record: record.name.clone() };
+            let missing = || PackedError::Missing { record: record.name.clone() };
             self.weights.write(record, 0, bytes.ok_or_else(missing)?)?;
         }
         Ok(())

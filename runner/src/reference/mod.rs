@@ -3,36 +3,29 @@
 
 mod calibrate;
 pub mod ops;
-mod weights;
 
 use packlight_formats::RecordSpec;
 
 use crate::executor::{CallError, Capacity, Live, Output, Want, WeightSink};
-use crate::plan::{Heads, Op, Plan, Rows, SlotId, WeightId};
+use crate::packed::{PackedError, PackedWeights};
+use crate::plan::{Columns, Factor, Heads, Op, Plan, Rows, SlotId, WeightId};
 pub use calibrate::Calibration;
-use ops::{AttendParams, HeadView};
-use weights::Weights;
+use ops::{AttendParams, ColumnView, HeadView};
 
 /// What can go wrong before or during a call.
 #[derive(Debug, thiserror::Error)]
 pub enum ReferenceError {
     #[error(transparent)]
     Call(#[from] CallError),
-    #[error("record `{record}` is missing or incomplete in the bundle")]
-    MissingRecord { record: String },
-    #[error("record `{record}` is not used by the model")]
-    UnknownRecord { record: String },
-    #[error("record `{}` is {} {:?}, but the model needs {} {:?}", .found.name, .found.dtype, .found.shape, .expected.dtype, .expected.shape)]
-    WrongRecord { expected: RecordSpec, found: RecordSpec },
-    #[error("record `{record}`: a piece at byte {offset} is out of order or too long")]
-    BadPiece { record: String, offset: u64 },
+    #[error(transparent)]
+    Packed(#[from] PackedError),
 }
 
 /// A plan, its weights and its KV cache.
 #[derive(Debug)]
 pub struct Reference {
     plan: Plan,
-    weights: Weights,
+    weights: PackedWeights,
     capacity: Capacity,
     /// Activations by slot; as long as the current call needs.
     slots: Vec<Vec<f32>>,
@@ -56,18 +49,23 @@ impl Reference {
             KvCache { keys: vec![0.0; size], values: vec![0.0; size] }
         });
         Self {
-            weights: Weights::of(&plan),
+            weights: PackedWeights::of(&plan.weights),
             capacity,
             slots: vec![Vec::new(); plan.slots.len()],
             caches: caches.collect(),
-            ropes: plan.ropes.iter().map(packlight_formats::rope::Rope::inv_freq).collect(),
+            ropes: plan.ropes.iter().map(|rope| rope.inv_freq(0)).collect(),
             plan,
         }
     }
 
     /// Every weight has arrived.
     pub fn finish(&self) -> Result<(), ReferenceError> {
-        self.weights.finish()
+        Ok(self.weights.finish()?)
+    }
+
+    /// Turns positions from now on as a text of `length` tokens needs it; what is cached is void where that differs.
+    pub fn set_length(&mut self, length: u32) {
+        self.ropes = self.plan.ropes.iter().map(|rope| rope.inv_freq(length)).collect();
     }
 
     /// Runs the plan over `tokens`, which follow `past` earlier ones.
@@ -100,7 +98,7 @@ impl Reference {
     fn step(&mut self, op: &Op, tokens: &[u32], live: Live) {
         let past = live.past as usize;
         match *op {
-            Op::Gather { table, out } => {
+            Op::Gather { table, out } | Op::HostGather { table, out } => {
                 let table = self.plan.weight(table);
                 for (&token, row) in
                     tokens.iter().zip(self.slots[out.0].chunks_mut(table.columns as usize))
@@ -114,8 +112,8 @@ impl Reference {
                 ops::rms_norm(x, &weight, eps, out);
             }
             Op::HeadNorm { x, weight, eps } => {
-                let (view, weight) = (self.view(x), self.vector(weight));
-                ops::head_norm(&mut self.slots[x.slot.0], view, &weight, eps);
+                let (view, weight) = (self.view(x), weight.map(|weight| self.vector(weight)));
+                ops::head_norm(&mut self.slots[x.slot.0], view, weight.as_deref(), eps);
             }
             Op::Matmul { x, weight, bias, out } => {
                 let bias = bias.map(|bias| self.vector(bias));
@@ -132,8 +130,8 @@ impl Reference {
                 self.slots[out.0] = result;
             }
             Op::Rope { x, rope } => {
-                let view = self.view(x);
-                ops::rope(&mut self.slots[x.slot.0], view, &self.ropes[rope.0], past);
+                let (view, factor) = (self.view(x), self.plan.ropes[rope.0].attention_factor());
+                ops::rope(&mut self.slots[x.slot.0], view, &self.ropes[rope.0], factor, past);
             }
             Op::StoreKv { k, v, cache } => {
                 let (k_view, v_view) = (self.view(k), self.view(v));
@@ -141,11 +139,12 @@ impl Reference {
                 ops::store(&self.slots[k.slot.0], k_view, &mut cache.keys, past);
                 ops::store(&self.slots[v.slot.0], v_view, &mut cache.values, past);
             }
-            Op::Attend { q, cache, scale, window, out } => {
+            Op::Attend { q, cache, scale, softcap, window, out } => {
                 let kv_heads = self.plan.cache(cache).kv_heads as usize;
                 let params = AttendParams {
                     kv_heads,
                     scale,
+                    softcap,
                     window: window.map(|window| window as usize),
                     past,
                 };
@@ -154,16 +153,25 @@ impl Reference {
                 ops::attend(&self.slots[q.slot.0], self.view(q), keys, values, params, &mut result);
                 self.slots[out.0] = result;
             }
-            Op::Gate { x, activation, out } => {
+            Op::Gate { gate, up, activation, out } => {
                 let width = self.plan.slot(out).width as usize;
-                let (x, out) = self.pair(x, out);
-                ops::gate(x, width, activation, out);
+                let mut result = std::mem::take(&mut self.slots[out.0]);
+                ops::gate(self.columns(gate), self.columns(up), activation, width, &mut result);
+                self.slots[out.0] = result;
             }
-            Op::Add { x, y } => {
+            Op::Add { x, y, scale } => {
                 let (y, x) = self.pair(y, x);
-                ops::add(x, y);
+                ops::add(x, y, scale.unwrap_or(1.0));
             }
-            Op::LastRows { x, out } => {
+            Op::Scale { x, by } => {
+                let factor = match by {
+                    Factor::Constant(factor) => factor,
+                    Factor::Weight(weight) => self.vector(weight).first().copied().unwrap_or(1.0),
+                };
+                ops::scale(&mut self.slots[x.0], factor);
+            }
+            Op::Softcap { x, cap } => ops::softcap(&mut self.slots[x.0], cap),
+            Op::Copy { x, out } => {
                 let (x, out) = self.pair(x, out);
                 out.copy_from_slice(&x[x.len() - out.len()..]);
             }
@@ -172,6 +180,14 @@ impl Reference {
 
     fn vector(&self, weight: WeightId) -> Vec<f32> {
         self.weights.vector(self.plan.weight(weight))
+    }
+
+    fn columns(&self, x: Columns) -> ColumnView<'_> {
+        ColumnView {
+            x: &self.slots[x.slot.0],
+            width: self.plan.slot(x.slot).width as usize,
+            offset: x.offset as usize,
+        }
     }
 
     fn view(&self, x: Heads) -> HeadView {
@@ -203,6 +219,6 @@ impl WeightSink for Reference {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), ReferenceError> {
-        self.weights.write(record, offset, bytes)
+        Ok(self.weights.write(record, offset, bytes)?)
     }
 }

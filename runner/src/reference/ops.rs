@@ -34,8 +34,10 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     }
 }
 
-/// The same in place over each head.
-pub fn head_norm(x: &mut [f32], view: HeadView, weight: &[f32], eps: f32) {
+/// The same in place over each head; without a weight, as if it were all ones.
+pub fn head_norm(x: &mut [f32], view: HeadView, weight: Option<&[f32]>, eps: f32) {
+    let ones = vec![1.0; if weight.is_none() { view.head_dim } else { 0 }];
+    let weight = weight.unwrap_or(&ones);
     for (_, head) in view.each_mut(x) {
         norm_in_place(head, weight, eps);
     }
@@ -78,13 +80,15 @@ pub fn matmul(
     }
 }
 
-/// Turns the pairs `(i, i + head_dim/2)` of each head by `(past + t) * inv_freq[i]`.
-pub fn rope(x: &mut [f32], view: HeadView, inv_freq: &[f32], past: usize) {
-    let half = view.head_dim / 2;
+/// Turns the pairs `(i, i + pairs)` of each head by `(past + t) * inv_freq[i]`, and stretches them by `factor`.
+/// `inv_freq` has `pairs` entries; what follows the pairs stays as it is.
+pub fn rope(x: &mut [f32], view: HeadView, inv_freq: &[f32], factor: f32, past: usize) {
+    let pairs = inv_freq.len();
     for (t, head) in view.each_mut(x) {
-        let (first, second) = head.split_at_mut(half);
+        let (first, second) = head[..2 * pairs].split_at_mut(pairs);
         for ((a, b), freq) in first.iter_mut().zip(second).zip(inv_freq) {
             let (sin, cos) = ((past + t) as f32 * freq).sin_cos();
+            let (sin, cos) = (sin * factor, cos * factor);
             (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
         }
     }
@@ -103,6 +107,7 @@ pub fn store(x: &[f32], view: HeadView, cache: &mut [f32], past: usize) {
 pub struct AttendParams {
     pub kv_heads: usize,
     pub scale: f32,
+    pub softcap: Option<f32>,
     pub window: Option<usize>,
     /// Positions before this call.
     pub past: usize,
@@ -133,6 +138,9 @@ pub fn attend(
         let first = params.window.map_or(0, |window| (position + 1).saturating_sub(window));
         let mut scores: Vec<f32> =
             (first..=position).map(|j| dot(query, &keys[at(keys, j)]) * params.scale).collect();
+        if let Some(cap) = params.softcap {
+            softcap(&mut scores, cap);
+        }
         softmax(&mut scores);
         out.fill(0.0);
         for (score, j) in scores.iter().zip(first..) {
@@ -155,11 +163,25 @@ fn softmax(scores: &mut [f32]) {
     }
 }
 
-/// `out[t, i] = act(x[t, i]) * x[t, width + i]`; rows of `x` are `2 * width` wide.
-pub fn gate(x: &[f32], width: usize, activation: Activation, out: &mut [f32]) {
-    for (x, out) in x.chunks(2 * width).zip(out.chunks_mut(width)) {
-        let (gate, up) = x.split_at(width);
-        for ((out, &gate), up) in out.iter_mut().zip(gate).zip(up) {
+/// Where the operands of a gate are: column `offset` of rows `width` wide.
+#[derive(Clone, Copy, Debug)]
+pub struct ColumnView<'a> {
+    pub x: &'a [f32],
+    pub width: usize,
+    pub offset: usize,
+}
+
+/// `out[t, i] = act(gate[t, i]) * up[t, i]`; rows of `out` are `width` wide.
+pub fn gate(
+    gate: ColumnView<'_>,
+    up: ColumnView<'_>,
+    activation: Activation,
+    width: usize,
+    out: &mut [f32],
+) {
+    let rows = gate.x.chunks(gate.width).zip(up.x.chunks(up.width));
+    for ((gates, ups), out) in rows.zip(out.chunks_mut(width)) {
+        for ((out, &gate), up) in out.iter_mut().zip(&gates[gate.offset..]).zip(&ups[up.offset..]) {
             *out = activate(activation, gate) * up;
         }
     }
@@ -168,13 +190,31 @@ pub fn gate(x: &[f32], width: usize, activation: Activation, out: &mut [f32]) {
 fn activate(activation: Activation, x: f32) -> f32 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
+            0.5 * x * (1.0 + inner.tanh())
+        }
     }
 }
 
-/// `x += y`.
-pub fn add(x: &mut [f32], y: &[f32]) {
+/// `x += scale * y`.
+pub fn add(x: &mut [f32], y: &[f32], scale: f32) {
     for (x, y) in x.iter_mut().zip(y) {
-        *x += y;
+        *x += scale * y;
+    }
+}
+
+/// `x *= factor`.
+pub fn scale(x: &mut [f32], factor: f32) {
+    for x in x {
+        *x *= factor;
+    }
+}
+
+/// `x = cap * tanh(x / cap)`.
+pub fn softcap(x: &mut [f32], cap: f32) {
+    for x in x {
+        *x = cap * (*x / cap).tanh();
     }
 }
 

@@ -26,7 +26,7 @@ fn model(kind: &str, layers: u32) -> Plan {
         "mistral" => config["sliding_window"] = json!(20),
         _ => config["tie_word_embeddings"] = json!(true),
     }
-    let model = arch::describe(&config).expect("describes");
+    let model = arch::describe(&config, |_| true).expect("describes");
     Plan::lower(&model, &Assignment::uniform(Scheme::DEFAULT))
 }
 
@@ -35,6 +35,45 @@ fn models_agree_with_the_reference() {
     let Some(gpu) = gpu(Caps::floor()) else { return };
     for kind in ["qwen3", "mistral"] {
         agree(kind, &gpu, &model(kind, 2), &[17, 1, 33, 3, 1]);
+    }
+}
+
+/// Everything that only Gemma 4 has: layers of two shapes, keys and values of other layers, and per-layer inputs, whose
+/// table stays on the host.
+#[test]
+fn gemma4_agrees_with_the_reference() {
+    let Some(gpu) = gpu(Caps::floor()) else { return };
+    let config = |key_is_value: bool| {
+        json!({
+            "model_type": "gemma4_text",
+            "vocab_size": 300,
+            "vocab_size_per_layer_input": 300,
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "global_head_dim": 32,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": key_is_value,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": true,
+            "hidden_size_per_layer_input": 32,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            "sliding_window": 10,
+            "max_position_embeddings": 512,
+            "final_logit_softcapping": 5.0,
+        })
+    };
+    for key_is_value in [false, true] {
+        let model = arch::describe(&config(key_is_value), |_| true).expect("describes");
+        let plan = Plan::lower(&model, &Assignment::uniform(Scheme::DEFAULT));
+        let placement = Placement::new(&plan, &Caps::floor()).expect("places");
+        let on_host = placement.weights.iter().filter(|placed| **placed == Placed::Host);
+        assert_eq!(on_host.count(), 1);
+        let what = format!("K is V: {key_is_value}");
+        agree(&what, &gpu, &plan, &[17, 1, 33, 3, 1]);
     }
 }
 
@@ -98,8 +137,8 @@ fn pieces_of_a_table_and_of_a_matrix_equal_the_whole() {
     let tiny = Caps { binding_bytes: 300, ..Caps::floor() };
     let placement = Placement::new(&plan, &tiny).expect("places");
     let pieces = |placed: &Placed| match placed {
-        Placed::Grouped { pieces, .. } => pieces.len(),
-        Placed::Vector(_) => 1,
+        Placed::Matrix { pieces, .. } => pieces.len(),
+        Placed::Vector(_) | Placed::Host => 1,
     };
     let counts: Vec<_> = placement.weights.iter().map(pieces).collect();
     assert_eq!(counts, [7, 9, 1]);

@@ -4,7 +4,7 @@ use packlight_formats::model::Activation;
 use packlight_formats::rope::{Rope, Scaling};
 
 use super::*;
-use crate::plan::{Cache, CacheId, Heads, RopeIndex};
+use crate::plan::{Cache, CacheId, Columns, Factor, Heads, RopeIndex};
 
 #[test]
 fn matmul() {
@@ -27,6 +27,28 @@ fn matmul() {
 }
 
 #[test]
+fn weights_that_are_not_quantised() {
+    let Some(gpu) = gpu(Caps::floor()) else { return };
+    for (rows, columns) in [(1, 20), (5, 100), (130, 70), (33, 2100)] {
+        for dtype in [Dtype::Float16, Dtype::Bfloat16, Dtype::Float32] {
+            let mut bench = Bench::new(Q4);
+            let table = bench.plain(37, columns, dtype);
+            let x = bench.slot(Rows::Tokens, columns);
+            bench.step(Op::Gather { table, out: x });
+            let weight = bench.plain(rows, columns, dtype);
+            let out = bench.slot(Rows::Tokens, rows);
+            bench.step(Op::Matmul { x, weight, bias: None, out });
+            agree(
+                &format!("{rows} x {columns} {dtype}"),
+                &gpu,
+                &bench.finish(out),
+                &[1, 3, 17, 48],
+            );
+        }
+    }
+}
+
+#[test]
 fn norms() {
     let Some(gpu) = gpu(Caps::floor()) else { return };
     for width in [20, 300] {
@@ -40,10 +62,31 @@ fn norms() {
     for head_dim in [16, 20, 256] {
         let mut bench = Bench::new(Q4);
         let slot = bench.input(5 * head_dim);
-        let weight = bench.vector(head_dim, Dtype::Bfloat16);
+        let weight = Some(bench.vector(head_dim, Dtype::Bfloat16));
         let x = Heads { slot, offset: head_dim, heads: 3, head_dim };
         bench.step(Op::HeadNorm { x, weight, eps: 1e-6 });
+        let x = Heads { slot, offset: 0, heads: 1, head_dim };
+        bench.step(Op::HeadNorm { x, weight: None, eps: 1e-6 });
         agree(&format!("head_norm {head_dim}"), &gpu, &bench.finish(slot), &[1, 3, 17]);
+    }
+}
+
+#[test]
+fn gates() {
+    let Some(gpu) = gpu(Caps::floor()) else { return };
+    for activation in [Activation::Silu, Activation::GeluTanh] {
+        for width in [1, 20, 300] {
+            let mut bench = Bench::new(Q3);
+            let (both, other) = (bench.input(2 * width), bench.input(3 * width));
+            let columns = |slot, offset| Columns { slot, offset };
+            let gated = bench.slot(Rows::Tokens, width);
+            let (gate, up) = (columns(both, 0), columns(both, width));
+            bench.step(Op::Gate { gate, up, activation, out: gated });
+            let out = bench.slot(Rows::Tokens, width);
+            let (gate, up) = (columns(gated, 0), columns(other, 2 * width));
+            bench.step(Op::Gate { gate, up, activation, out });
+            agree(&format!("{activation:?} of {width}"), &gpu, &bench.finish(out), &[1, 3, 17]);
+        }
     }
 }
 
@@ -52,22 +95,51 @@ fn elementwise() {
     let Some(gpu) = gpu(Caps::floor()) else { return };
     for width in [1, 20, 300] {
         let mut bench = Bench::new(Q3);
-        let x = bench.input(2 * width);
-        let y = bench.input(width);
-        let out = bench.slot(Rows::Tokens, width);
-        bench.step(Op::Gate { x, activation: Activation::Silu, out });
-        bench.step(Op::Add { x: out, y });
-        agree(&format!("gate and add {width}"), &gpu, &bench.finish(out), &[1, 3, 17]);
+        let (x, y) = (bench.input(width), bench.input(width));
+        let weight = bench.vector(1, Dtype::Float16);
+        let copy = bench.slot(Rows::Tokens, width);
+        bench.step(Op::Scale { x, by: Factor::Constant(7.0) });
+        bench.step(Op::Copy { x, out: copy });
+        bench.step(Op::Scale { x, by: Factor::Weight(weight) });
+        bench.step(Op::Add { x: copy, y, scale: Some(-0.3) });
+        bench.step(Op::Softcap { x: copy, cap: 2.0 });
+        bench.step(Op::Add { x, y: copy, scale: None });
+        agree(&format!("width {width}"), &gpu, &bench.finish(x), &[1, 3, 17]);
     }
 }
 
+#[test]
+fn rows_of_a_table_on_the_host() {
+    let Some(gpu) = gpu(Caps::floor()) else { return };
+    let mut bench = Bench::new(Q3);
+    let (x, table) = (bench.input(50), bench.matrix(40, 50));
+    let rows = bench.slot(Rows::Tokens, 50);
+    bench.step(Op::HostGather { table, out: rows });
+    bench.step(Op::Add { x: rows, y: x, scale: None });
+    let plan = bench.finish(rows);
+    agree("host table", &gpu, &plan, &[1, 3, 17, 2]);
+}
+
+/// What a test of attention leaves to chance: nothing.
+#[derive(Clone, Copy)]
+struct Shape {
+    heads: u32,
+    kv_heads: u32,
+    head_dim: u32,
+    /// Values of a head that are turned.
+    turned: u32,
+    softcap: Option<f32>,
+    window: Option<u32>,
+}
+
 /// Queries, keys and values from one slot through rotation and cache to the mixed heads.
-fn attention(heads: u32, kv_heads: u32, head_dim: u32, window: Option<u32>) -> Plan {
+fn attention(shape: Shape) -> Plan {
+    let Shape { heads, kv_heads, head_dim, turned, softcap, window } = shape;
     let mut bench = Bench::new(Q4);
     let slot = bench.input((heads + 2 * kv_heads) * head_dim);
     let part = |first: u32, heads| Heads { slot, offset: first * head_dim, heads, head_dim };
     let (q, k, v) = (part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads));
-    bench.plan.ropes.push(Rope { head_dim, theta: 10_000.0, scaling: Scaling::None });
+    bench.plan.ropes.push(Rope { width: turned, ..Rope::plain(head_dim, 10_000.0) });
     bench.plan.caches.push(Cache { kv_heads, head_dim });
     let (rope, cache) = (RopeIndex(0), CacheId(0));
     let out = bench.slot(Rows::Tokens, heads * head_dim);
@@ -75,7 +147,7 @@ fn attention(heads: u32, kv_heads: u32, head_dim: u32, window: Option<u32>) -> P
     bench.step(Op::Rope { x: k, rope });
     bench.step(Op::StoreKv { k, v, cache });
     let scale = 1.0 / (head_dim as f32).sqrt();
-    bench.step(Op::Attend { q, cache, scale, window, out });
+    bench.step(Op::Attend { q, cache, scale, softcap, window, out });
     bench.finish(out)
 }
 
@@ -95,8 +167,53 @@ fn attention_of_every_shape() {
     for (heads, kv_heads, head_dim) in shapes {
         for window in [None, Some(5)] {
             let what = format!("{heads}:{kv_heads} heads of {head_dim}, window {window:?}");
-            let plan = attention(heads, kv_heads, head_dim, window);
-            agree(&what, &gpu, &plan, &[1, 3, 17, 1]);
+            let turned = head_dim;
+            let shape = Shape { heads, kv_heads, head_dim, turned, softcap: None, window };
+            agree(&what, &gpu, &attention(shape), &[1, 3, 17, 1]);
+        }
+    }
+}
+
+const SMALL: Shape =
+    Shape { heads: 4, kv_heads: 2, head_dim: 16, turned: 16, softcap: None, window: None };
+
+#[test]
+fn attention_with_softcaps_and_partial_rotation() {
+    let Some(gpu) = gpu(Caps::floor()) else { return };
+    for (softcap, turned) in [(Some(0.1), 16), (None, 12), (Some(2.0), 4)] {
+        let plan = attention(Shape { turned, softcap, ..SMALL });
+        agree(&format!("softcap {softcap:?}, {turned} turned"), &gpu, &plan, &[1, 17, 3]);
+    }
+}
+
+#[test]
+fn every_scaling_of_rotation() {
+    let Some(gpu) = gpu(Caps::floor()) else { return };
+    let scalings = [
+        Scaling::Linear { factor: 8.0 },
+        Scaling::Proportional { pairs: 3, factor: 1.0 },
+        Scaling::LongRope {
+            short: (0..8u8).map(|i| 1.0 + f64::from(i) / 8.0).collect(),
+            long: vec![4.0; 8],
+            original_context: 64,
+            attention_factor: 1.2,
+        },
+    ];
+    for scaling in scalings {
+        let mut plan = attention(SMALL);
+        plan.ropes[0].scaling = scaling.clone();
+        let (mut found, mut expected) = (executor(&gpu, &plan), reference(&plan));
+        let call = tokens(&plan, 17);
+        for length in [0, 65] {
+            found.set_length(length);
+            expected.set_length(length);
+            let found = logits(&mut found, &call, 0);
+            let Output::Logits(expected) =
+                expected.forward(&call, 0, Want::AllLogits).expect("runs")
+            else {
+                panic!("logits were asked for")
+            };
+            close(&format!("{scaling:?} at {length}"), &found, &expected);
         }
     }
 }
@@ -106,7 +223,7 @@ fn attention_over_several_blocks_of_keys() {
     let Some(gpu) = gpu(Caps::floor()) else { return };
     // 128 keys make a block; windows end inside of one, at its border and beyond it.
     for window in [None, Some(100), Some(128), Some(150)] {
-        let plan = attention(4, 2, 16, window);
+        let plan = attention(Shape { window, ..SMALL });
         agree(&format!("window {window:?}"), &gpu, &plan, &[48, 48, 48, 48, 1, 48, 17, 1]);
     }
 }

@@ -1,4 +1,6 @@
-//! The packed weights of a bundle in host memory, decoded a row at a time.
+//! Packed weights of a bundle in host memory, decoded a row at a time: what the CPU reference runs from, and where a
+//! GPU looks up rows of tables that it does not hold. A reader of ranges could stand in their place, since nothing but
+//! [`PackedWeights::row`] looks at the bytes.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -7,13 +9,25 @@ use packlight_formats::quant::float::from_stored_bits;
 use packlight_formats::quant::{Order, Storage};
 use packlight_formats::{Dtype, RecordSpec};
 
-use super::ReferenceError;
 use crate::executor::WeightSink;
-use crate::plan::{Plan, PlanWeight};
+use crate::plan::PlanWeight;
 
-/// The records of a plan, as they are stored.
+/// Records that do not match the plan.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PackedError {
+    #[error("record `{record}` is missing or incomplete in the bundle")]
+    Missing { record: String },
+    #[error("record `{record}` is not used by the model")]
+    Unknown { record: String },
+    #[error("record `{}` is {} {:?}, but the model needs {} {:?}", .found.name, .found.dtype, .found.shape, .expected.dtype, .expected.shape)]
+    Wrong { expected: RecordSpec, found: RecordSpec },
+    #[error("record `{record}`: a piece at byte {offset} is out of order or too long")]
+    BadPiece { record: String, offset: u64 },
+}
+
+/// Records of a plan, as they are stored.
 #[derive(Debug, Default)]
-pub(super) struct Weights {
+pub(crate) struct PackedWeights {
     records: HashMap<String, Stored>,
 }
 
@@ -23,30 +37,35 @@ struct Stored {
     bytes: Vec<u8>,
 }
 
-impl Weights {
-    /// Room for every record that the plan reads.
-    pub(super) fn of(plan: &Plan) -> Self {
-        let specs = plan.weights.iter().flat_map(|weight| weight.storage.records());
+impl PackedWeights {
+    /// Room for every record of these weights.
+    pub(crate) fn of<'a>(weights: impl IntoIterator<Item = &'a PlanWeight>) -> Self {
+        let specs = weights.into_iter().flat_map(|weight| weight.storage.records());
         let empty = |spec: &RecordSpec| {
             (spec.name.clone(), Stored { spec: spec.clone(), bytes: Vec::new() })
         };
         Self { records: specs.map(empty).collect() }
     }
 
+    /// Whether a record belongs here.
+    pub(crate) fn holds(&self, record: &str) -> bool {
+        self.records.contains_key(record)
+    }
+
     /// Every record has arrived whole.
-    pub(super) fn finish(&self) -> Result<(), ReferenceError> {
+    pub(crate) fn finish(&self) -> Result<(), PackedError> {
         let short = self
             .records
             .values()
             .filter(|stored| (stored.bytes.len() as u64) < stored.spec.stored_bytes());
         match short.map(|stored| &stored.spec.name).min() {
-            Some(name) => Err(ReferenceError::MissingRecord { record: name.clone() }),
+            Some(name) => Err(PackedError::Missing { record: name.clone() }),
             None => Ok(()),
         }
     }
 
     /// Lets go of a weight's bytes.
-    pub(super) fn forget(&mut self, weight: &PlanWeight) {
+    pub(crate) fn forget(&mut self, weight: &PlanWeight) {
         for record in weight.storage.records() {
             if let Some(stored) = self.records.get_mut(&record.name) {
                 stored.bytes = Vec::new();
@@ -55,7 +74,7 @@ impl Weights {
     }
 
     /// Writes row `n` of a matrix `[rows, columns]`, decoded.
-    pub(super) fn row(&self, weight: &PlanWeight, n: usize, out: &mut [f32]) {
+    pub(crate) fn row(&self, weight: &PlanWeight, n: usize, out: &mut [f32]) {
         match &weight.storage {
             Storage::Grouped { layout, order, q_weight, q_scale } => {
                 let words: Vec<u32> =
@@ -72,13 +91,13 @@ impl Weights {
     }
 
     /// A vector, decoded.
-    pub(super) fn vector(&self, weight: &PlanWeight) -> Vec<f32> {
+    pub(crate) fn vector(&self, weight: &PlanWeight) -> Vec<f32> {
         let mut out = vec![0.0; weight.rows as usize];
         (0..).zip(out.chunks_mut(1)).for_each(|(n, out)| self.row(weight, n, out));
         out
     }
 
-    /// The bytes of row `n` of a record with that many rows; all there once [`Weights::finish`] has passed.
+    /// The bytes of row `n` of a record with that many rows; all there once [`PackedWeights::finish`] has passed.
     fn row_bytes(&self, record: &RecordSpec, rows: u32, n: usize) -> &[u8] {
         let bytes = self.records.get(&record.name).map_or(&[][..], |stored| &stored.bytes);
         let length = bytes.len() / rows as usize;
@@ -110,20 +129,15 @@ fn values(dtype: Dtype, bytes: &[u8]) -> impl Iterator<Item = f32> {
     halves.map(move |bits| from_stored_bits(dtype, bits))
 }
 
-impl WeightSink for Weights {
-    type Error = ReferenceError;
+impl WeightSink for PackedWeights {
+    type Error = PackedError;
 
-    fn write(
-        &mut self,
-        record: &RecordSpec,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<(), ReferenceError> {
+    fn write(&mut self, record: &RecordSpec, offset: u64, bytes: &[u8]) -> Result<(), PackedError> {
         let Some(stored) = self.records.get_mut(&record.name) else {
-            return Err(ReferenceError::UnknownRecord { record: record.name.clone() });
+            return Err(PackedError::Unknown { record: record.name.clone() });
         };
         if stored.spec != *record {
-            return Err(ReferenceError::WrongRecord {
+            return Err(PackedError::Wrong {
                 expected: stored.spec.clone(),
                 found: record.clone(),
             });
@@ -131,7 +145,11 @@ impl WeightSink for Weights {
         if offset != stored.bytes.len() as u64
             || offset + bytes.len() as u64 > record.stored_bytes()
         {
-            return Err(ReferenceError::BadPiece { record: record.name.clone(), offset });
+            return Err(PackedError::BadPiece { record: record.name.clone(), offset });
+        }
+        if stored.bytes.is_empty() {
+            // Growing by doubling would hold the largest tables twice.
+            stored.bytes.reserve_exact(usize::try_from(record.stored_bytes()).unwrap_or(0));
         }
         stored.bytes.extend_from_slice(bytes);
         Ok(())

@@ -1,0 +1,88 @@
+//! Reading rotary settings, which have two spellings: `rope_parameters` (transformers 5), per layer type where types
+//! differ, and `rope_theta` with `rope_scaling` before that.
+
+use super::dims::{Dims, impossible};
+use crate::config::{Config, ConfigError};
+use crate::rope::{Rope, Scaling};
+
+/// What rotary settings refer to, and stand for where they are missing.
+#[derive(Clone, Copy)]
+pub(super) struct RopeDefaults {
+    pub head_dim: u32,
+    pub theta: f64,
+    /// Stands for a missing `original_max_position_embeddings`.
+    pub context: u32,
+}
+
+impl RopeDefaults {
+    pub(super) fn of(dims: &Dims, theta: f64) -> Self {
+        Self { head_dim: dims.head_dim, theta, context: dims.context }
+    }
+}
+
+/// The one rope of a model, in either spelling.
+pub(super) fn read_rope(config: &Config<'_>, defaults: RopeDefaults) -> Result<Rope, ConfigError> {
+    let (theta, section) = match config.section("rope_parameters")? {
+        Some(section) => (section.number("rope_theta", defaults.theta)?, Some(section)),
+        None => (config.number("rope_theta", defaults.theta)?, config.section("rope_scaling")?),
+    };
+    rope(section, RopeDefaults { theta, ..defaults })
+}
+
+/// A rope whose theta is known, scaled as its section says.
+pub(super) fn rope(
+    section: Option<Config<'_>>,
+    defaults: RopeDefaults,
+) -> Result<Rope, ConfigError> {
+    let RopeDefaults { head_dim, theta, context } = defaults;
+    let Some(section) = section else { return Ok(Rope::plain(head_dim, theta)) };
+    let (key, kind) = rope_type(&section)?;
+    let scaling = match kind {
+        "default" => Scaling::None,
+        "linear" => Scaling::Linear { factor: section.required_number("factor")? },
+        "llama3" => Scaling::Llama3 {
+            factor: section.required_number("factor")?,
+            low_freq_factor: section.required_number("low_freq_factor")?,
+            high_freq_factor: section.required_number("high_freq_factor")?,
+            original_context: section.dim("original_max_position_embeddings", context)?,
+        },
+        "proportional" => {
+            let partial = section.number("partial_rotary_factor", 1.0)?;
+            proportional(defaults, partial, section.number("factor", 1.0)?)?.scaling
+        }
+        _ => return Err(section.unsupported(key, "default, linear, llama3, proportional")),
+    };
+    section.all_read(&format!("rope type {kind}"))?;
+    Ok(Rope { scaling, ..Rope::plain(head_dim, theta) })
+}
+
+/// A rope that turns the first pairs of a head only.
+pub(super) fn proportional(
+    RopeDefaults { head_dim, theta, .. }: RopeDefaults,
+    partial: f64,
+    factor: f64,
+) -> Result<Rope, ConfigError> {
+    let scaling = Scaling::Proportional { pairs: share(head_dim, partial)? / 2, factor };
+    Ok(Rope { scaling, ..Rope::plain(head_dim, theta) })
+}
+
+/// The kind of a section, and the key that says it.
+pub(super) fn rope_type<'a>(section: &Config<'a>) -> Result<(&'static str, &'a str), ConfigError> {
+    Ok(match (section.text("rope_type")?, section.text("type")?) {
+        (Some(kind), _) => ("rope_type", kind),
+        (None, kind) => ("type", kind.unwrap_or("default")),
+    })
+}
+
+/// How many values of a head a partial rotary factor leaves to be turned.
+pub(super) fn share(head_dim: u32, factor: f64) -> Result<u32, ConfigError> {
+    if !(0.0..=1.0).contains(&factor) {
+        return impossible(format!("partial_rotary_factor {factor} is no share of a head"));
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "rounded down, as transformers does; a share of a u32 fits it"
+    )]
+    Ok((f64::from(head_dim) * factor) as u32)
+}

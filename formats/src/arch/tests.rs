@@ -1,0 +1,217 @@
+//! Spellings, defaults and refusals. What the descriptions compute is held to transformers by the fixtures.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::model::{Projections, Recipe};
+use crate::rope::{Rope, Scaling};
+
+fn with(mut config: Value, more: &Value) -> Value {
+    for (key, value) in more.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config
+}
+
+fn described(config: &Value) -> Model {
+    describe(config, |_| true).unwrap()
+}
+
+fn refused(config: &Value) -> String {
+    describe(config, |_| true).unwrap_err().to_string()
+}
+
+fn gemma4() -> Value {
+    json!({
+        "model_type": "gemma4_text",
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        "num_kv_shared_layers": 2,
+    })
+}
+
+#[test]
+fn a_config_without_keys_has_the_defaults_of_its_class() {
+    for arch in ARCHITECTURES {
+        let model = described(&json!({ "model_type": arch.model_type }));
+        assert_eq!(model.architecture, arch.model_type);
+    }
+    let model = described(&json!({ "model_type": "gemma3_text" }));
+    let full = |i: usize| model.layers[i].attention.window.is_none();
+    assert!((0..26).all(|i| full(i) == ((i + 1) % 6 == 0)));
+    assert_eq!(model.ropes, [Rope::plain(256, 1_000_000.0), Rope::plain(256, 10_000.0)]);
+}
+
+#[test]
+fn both_spellings_of_rotary_settings_mean_the_same() {
+    let scaling = json!({ "rope_type": "linear", "factor": 8.0 });
+    let old = json!({
+        "model_type": "gemma3_text",
+        "rope_theta": 5e5,
+        "rope_local_base_freq": 2e4,
+        "rope_scaling": scaling,
+        "sliding_window_pattern": 2,
+    });
+    let new = json!({
+        "model_type": "gemma3_text",
+        "_sliding_window_pattern": 2,
+        "rope_parameters": {
+            "full_attention": { "rope_theta": 5e5, "rope_type": "linear", "factor": 8.0 },
+            "sliding_attention": { "rope_theta": 2e4, "rope_type": "default" },
+        },
+    });
+    assert_eq!(described(&old), described(&new));
+
+    let llama = json!({ "model_type": "llama" });
+    let old = with(
+        llama.clone(),
+        &json!({ "rope_theta": 5e5, "rope_scaling": { "type": "linear", "factor": 2.0 } }),
+    );
+    let new =
+        json!({ "rope_parameters": { "rope_theta": 5e5, "rope_type": "linear", "factor": 2.0 } });
+    assert_eq!(described(&old), described(&with(llama, &new)));
+}
+
+#[test]
+fn both_spellings_of_layer_shapes_mean_the_same() {
+    let old =
+        json!({ "attention_k_eq_v": true, "global_head_dim": 64, "num_global_key_value_heads": 1 });
+    let full = json!({ "head_dim": 64, "num_key_value_heads": 1 });
+    let new = json!({ "attention_k_eq_v": true, "per_layer_config": { "1": full, "3": full } });
+    let model = described(&with(gemma4(), &old));
+    assert_eq!(model, described(&with(gemma4(), &new)));
+    let full = &model.layers[1].attention;
+    assert_eq!((full.head_dim, full.kv_heads), (64, 1));
+    assert!(matches!(full.projections, Projections::KeyIsValue { .. }));
+    // Without `attention_k_eq_v` transformers ignores the number of heads.
+    let old = with(gemma4(), &with(old, &json!({ "attention_k_eq_v": false })));
+    assert_eq!(described(&old).layers[1].attention.kv_heads, 4);
+
+    let unknown = json!({ "per_layer_config": { "1": { "sliding_window": 3 } } });
+    assert!(refused(&with(gemma4(), &unknown)).contains("per_layer_config.1.sliding_window"));
+    let beyond = json!({ "per_layer_config": { "4": { "head_dim": 64 } } });
+    assert!(refused(&with(gemma4(), &beyond)).contains("per_layer_config.4"));
+}
+
+#[test]
+fn layers_share_with_the_last_of_their_kind() {
+    let model = described(&gemma4());
+    let owners = model.layers.iter().map(|layer| match layer.attention.projections {
+        Projections::Shared { with, .. } => Some(with),
+        _ => None,
+    });
+    assert!(owners.eq([None, None, Some(0), Some(1)]));
+    let none_full = json!({ "num_kv_shared_layers": 3 });
+    assert!(refused(&with(gemma4(), &none_full)).contains("layer 1"));
+}
+
+#[test]
+fn the_decoder_is_found_wherever_it_is() {
+    let text = json!({ "model_type": "gemma3_text", "num_hidden_layers": 1 });
+    let config = json!({ "model_type": "gemma3", "text_config": text, "vision_config": {} });
+    for root in ROOTS {
+        let embed = format!("{root}embed_tokens.weight");
+        let model = describe(&config, |tensor| tensor == embed).unwrap();
+        assert_eq!(model.embed.recipe.sources()[0].tensor, embed);
+        assert_eq!(model.embed.name, "language_model.model.embed_tokens.weight");
+        assert_eq!(model.norm.weight.recipe.sources()[0].tensor, format!("{root}norm.weight"));
+        assert!(matches!(model.norm.weight.recipe, Recipe::AddOne(_)));
+    }
+}
+
+#[test]
+fn unread_keys_are_named_by_their_path() {
+    let text = json!({ "model_type": "gemma3_text", "surprise": 1 });
+    let config = json!({ "model_type": "gemma3", "text_config": text });
+    assert!(refused(&config).contains("text_config.surprise"));
+    let rope = json!({ "model_type": "llama", "rope_parameters": { "rope_type": "linear", "factor": 2.0, "surprise": 1 } });
+    assert!(refused(&rope).contains("rope_parameters.surprise"));
+    assert!(
+        refused(&with(gemma4(), &json!({ "enable_moe_block": true }))).contains("enable_moe_block")
+    );
+    assert!(
+        refused(&with(gemma4(), &json!({ "use_bidirectional_attention": "all" }))).contains("all")
+    );
+    let bidirectional = json!({ "model_type": "gemma2", "use_bidirectional_attention": true });
+    assert!(refused(&bidirectional).contains("use_bidirectional_attention"));
+}
+
+#[test]
+fn what_is_left_out_has_a_reason() {
+    let model = described(&gemma4());
+    for tensor in [
+        "model.vision_tower.encoder.layers.0.self_attn.k_proj.linear.weight",
+        "audio_tower.layers.0.norm.weight",
+        "model.embed_vision.embedding_projection.weight",
+        "multi_modal_projector.mm_soft_emb_norm.weight",
+        "model.language_model.layers.0.mlp.down_proj.input_max",
+        "model.layers.0.self_attn.rotary_emb.inv_freq",
+        "lm_head.weight",
+        "model.language_model.layers.2.self_attn.k_proj.weight",
+        "model.layers.3.self_attn.v_norm.weight",
+    ] {
+        assert!(skip_reason(&model, tensor).is_some(), "{tensor}");
+    }
+    for tensor in [
+        "model.layers.1.self_attn.k_proj.weight",
+        "model.layers.2.self_attn.q_proj.weight",
+        "model.layers.4.self_attn.k_proj.weight",
+        "model.layers.2.mlp.k_proj.weight",
+    ] {
+        assert_eq!(skip_reason(&model, tensor), None, "{tensor}");
+    }
+}
+
+/// The numbers are transformers' `_compute_longrope_parameters`, `_compute_proportional_rope_parameters`.
+#[test]
+fn frequencies_are_those_of_transformers() {
+    let close = |found: &[f32], expected: &[f32]| {
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() <= 2e-7 * expected.abs(), "{found} {expected}");
+        }
+    };
+    let phi3 = json!({
+        "model_type": "phi3",
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 512,
+        "original_max_position_embeddings": 64,
+        "partial_rotary_factor": 0.5,
+        "rope_scaling": {
+            "type": "su",
+            "short_factor": [1.0, 1.1, 1.2, 1.3],
+            "long_factor": [1.5, 1.8, 2.1, 2.4],
+        },
+    });
+    let rope = &described(&phi3).ropes[0];
+    assert_eq!((rope.head_dim, rope.width), (16, 8));
+    close(&rope.inv_freq(64), &[1.0, 0.090_909_09, 0.008_333_334, 0.000_769_230_8]);
+    close(&rope.inv_freq(65), &[0.666_666_7, 0.055_555_556, 0.004_761_905, 0.000_416_666_7]);
+    close(&[rope.attention_factor()], &[1.224_744_9]);
+    let short = json!({ "type": "longrope", "short_factor": [1.0], "long_factor": [1.0] });
+    assert!(refused(&with(phi3, &json!({ "rope_scaling": short }))).contains("1 short"));
+
+    let rope = &described(&with(gemma4(), &json!({ "global_head_dim": 16 }))).ropes[1];
+    assert_eq!(rope.scaling, Scaling::Proportional { pairs: 2, factor: 1.0 });
+    close(&rope.inv_freq(1), &[1.0, 0.177_827_94, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+}
+
+#[test]
+fn hostile_dimensions_are_refused_not_multiplied() {
+    for more in [
+        json!({ "global_head_dim": 4_294_967_294u32 }),
+        json!({ "hidden_size_per_layer_input": 4_294_967_295u32 }),
+        json!({ "hidden_size_per_layer_input": 1 << 30 }),
+        json!({ "num_kv_shared_layers": 5 }),
+        json!({ "vocab_size_per_layer_input": 4_294_967_295u32 }),
+        json!({ "intermediate_size": 1 << 24, "use_double_wide_mlp": true }),
+        json!({ "per_layer_config": { "1": { "head_dim": 3 } } }),
+    ] {
+        assert!(refused(&with(gemma4(), &more)).starts_with("config: "), "{more}");
+    }
+    let wide = json!({ "model_type": "phi3", "partial_rotary_factor": 1.5 });
+    assert!(refused(&wide).contains("partial_rotary_factor"));
+    let divided = json!({ "model_type": "granite", "logits_scaling": 0.0 });
+    assert!(refused(&divided).contains("logit_scale"));
+}
