@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::caps::Caps;
+use super::caps::{Caps, Feature};
 use super::error::GpuError;
 
 /// An adapter, in words.
@@ -17,10 +17,39 @@ pub struct Adapter {
     pub device_type: &'static str,
 }
 
+/// An adapter and what it could do.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Listed {
+    #[serde(flatten)]
+    pub adapter: Adapter,
+    /// Everything that it offers.
+    pub offers: Caps,
+    /// Whether times can be measured on it.
+    pub timestamps: bool,
+    /// Cooperative matrices as `f16 16x16x16 f32`: type of the factors, M, N and K, type of the sums. No kernel uses them.
+    pub cooperative_matrices: Vec<String>,
+}
+
 /// Every adapter of this machine, the preferred one first.
-pub async fn adapters() -> Vec<Adapter> {
-    let found = found().await;
-    found.iter().map(|adapter| Adapter::of(&adapter.get_info())).collect()
+pub async fn adapters() -> Vec<Listed> {
+    found().await.iter().map(Listed::of).collect()
+}
+
+impl Listed {
+    fn of(adapter: &wgpu::Adapter) -> Self {
+        let matrices = adapter.cooperative_matrix_properties();
+        Self {
+            adapter: Adapter::of(&adapter.get_info()),
+            offers: Caps::of(adapter),
+            timestamps: adapter.features().contains(wgpu::Features::TIMESTAMP_QUERY),
+            cooperative_matrices: matrices.iter().map(matrix_text).collect(),
+        }
+    }
+}
+
+fn matrix_text(matrix: &wgpu::CooperativeMatrixProperties) -> String {
+    let wgpu::CooperativeMatrixProperties { m_size, n_size, k_size, ab_type, cr_type, .. } = matrix;
+    format!("{ab_type:?} {m_size}x{n_size}x{k_size} {cr_type:?}").to_lowercase()
 }
 
 /// An open device.
@@ -42,16 +71,18 @@ enum Fault {
 }
 
 impl Gpu {
-    /// Opens the preferred adapter with all its limits, or with no more than `ceiling`.
+    /// Opens the preferred adapter with no more than `ceiling`; without one, with all its limits and nothing optional.
     pub async fn open(ceiling: Option<Caps>) -> Result<Self, GpuError> {
         let found = found().await.into_iter().next().ok_or(GpuError::NoAdapter)?;
         let adapter = Adapter::of(&found.get_info());
-        let limits = found.limits();
-        let all = Caps::of(&limits);
-        let caps = ceiling.map_or(all, |ceiling| all.capped(ceiling));
+        let caps = Caps::of(&found).capped(ceiling.unwrap_or(Caps::auto()));
+        if caps.f16 == Feature::Missing {
+            return Err(GpuError::NoF16 { adapter: adapter.name });
+        }
         let request = wgpu::DeviceDescriptor {
             label: Some("packlight"),
-            required_limits: caps.limits(&limits),
+            required_features: caps.features(),
+            required_limits: caps.limits(&found.limits()),
             ..wgpu::DeviceDescriptor::default()
         };
         let (device, queue) = found
@@ -66,6 +97,13 @@ impl Gpu {
         let slot = Arc::clone(&fault);
         device.set_device_lost_callback(move |_, why| keep_first(&slot, Fault::Lost(why)));
         Ok(Self { device, queue, adapter, caps, fault })
+    }
+
+    /// The same device, said to have other subgroups than it has.
+    #[cfg(test)]
+    pub(super) fn claiming(mut self, subgroups: Feature<super::SubgroupSizes>) -> Self {
+        self.caps.subgroups = subgroups;
+        self
     }
 
     /// What was opened.
@@ -146,9 +184,12 @@ impl From<wgpu::Error> for Fault {
     }
 }
 
-/// Later faults are mostly consequences of the first.
+/// Later faults are mostly consequences of the first, and all of them of the loss of the device.
 fn keep_first(slot: &Mutex<Option<Fault>>, fault: Fault) {
-    slot.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(fault);
+    let mut kept = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.is_none() || matches!(fault, Fault::Lost(_)) {
+        *kept = Some(fault);
+    }
 }
 
 async fn found() -> Vec<wgpu::Adapter> {
