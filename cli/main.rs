@@ -32,7 +32,10 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::run(&args),
-        Command::Devices(args) => devices::run(&args),
+        Command::Devices(args) => {
+            devices::run(&args);
+            Ok(true)
+        }
         Command::Demo(args) => demo::run(&args),
     };
     match result {

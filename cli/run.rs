@@ -11,13 +11,14 @@ use packlight_runner::engine::{Device, Engine, RunsOn};
 use packlight_runner::executor::{Output, Want};
 use packlight_runner::generate::{Generation, generate};
 use packlight_runner::gpu::Caps;
+use packlight_runner::kernels::choices;
 use packlight_runner::source::Folder;
 use packlight_runner::text::{Detokenizer, Sampling, Text};
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
 use serde_json::json;
 
-use crate::args::{CapsChoice, DeviceChoice, PromptArgs, RunArgs};
+use crate::args::{DeviceChoice, PromptArgs, RunArgs};
 use crate::progress;
 use crate::report::Hinted;
 
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<bool> {
     let context = u32::try_from(prompt.len()).unwrap_or(u32::MAX).saturating_add(count);
 
     let start = Instant::now();
-    let mut engine = load(&bundle, args.device, args.caps, context)?;
+    let mut engine = load(&bundle, args.device, args.caps.caps, context)?;
     let load_s = start.elapsed().as_secs_f64();
     if let RunsOn::Cpu { fallback: Some(why) } = engine.runs_on() {
         eprintln!("note: running on the CPU reference: {why}");
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<bool> {
 pub(crate) fn load(
     bundle: &Bundle<Folder>,
     device: DeviceChoice,
-    caps: CapsChoice,
+    caps: Caps,
     context: u32,
 ) -> anyhow::Result<Engine> {
     let device = match device {
@@ -94,14 +95,16 @@ pub(crate) fn load(
         DeviceChoice::Gpu => Device::Gpu,
         DeviceChoice::Cpu => Device::Cpu,
     };
-    let ceiling = match caps {
-        CapsChoice::Auto => None,
-        CapsChoice::None => Some(Caps::floor()),
-    };
     let bar = progress::bytes(bundle.manifest().requires.weight_bytes, "loading");
-    let engine =
-        pollster::block_on(Engine::load(bundle, device, ceiling, context, |bytes| bar.inc(bytes)))?;
+    let engine = Engine::load(bundle, device, Some(caps), context, |bytes| bar.inc(bytes));
+    let engine = pollster::block_on(engine)?;
     bar.finish_and_clear();
+    for choice in engine.caps().iter().flat_map(choices) {
+        // Those that were not asked for are no news.
+        for (kernel, why) in choice.refused.iter().filter(|(_, why)| !why.is_opt_in()) {
+            eprintln!("note: kernel `{}` is not used: {why}", kernel.name);
+        }
+    }
     Ok(engine)
 }
 

@@ -16,6 +16,7 @@ mod golden;
 mod gptq;
 mod hostile;
 mod overrides;
+mod schemes;
 mod sources;
 mod text;
 mod tidy;

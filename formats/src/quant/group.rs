@@ -224,7 +224,7 @@ mod tests {
         for (bits, group) in [(4, 32), (3, 40), (8, 32), (4, 48)] {
             for dtype in [Dtype::Float16, Dtype::Bfloat16, Dtype::Float32] {
                 for rounding in [Rounding::Even, Rounding::Away] {
-                    let grid = Grid { layout: Grouped { bits, group }, dtype, rounding };
+                    let grid = Grid { layout: Grouped::mlc(bits, group), dtype, rounding };
                     let rows: Vec<f32> =
                         (0..8 * 97).map(|i| float::round_to(dtype, value(i))).collect();
                     let [found, expected] = both::<Best>(&grid, &rows, columns);
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn nibbles_are_packed_as_any_codes_are() {
-        let layout = Grouped { bits: 4, group: 32 };
+        let layout = Grouped::mlc(4, 32);
         let codes: Vec<u8> = (0..32).map(|i| i * 7 % 16).collect();
         let mut words = [0; 4];
         layout.pack(&codes, &mut words);
@@ -246,11 +246,6 @@ mod tests {
             assert_eq!((words[i / 8] >> (4 * (i % 8))) & 15, u32::from(*code), "code {i}");
         }
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     /// Row 27 of the behaviours taken over from other runtimes: both nibble orders of `q4gsw` decode.
     #[test]

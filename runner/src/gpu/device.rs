@@ -18,9 +18,8 @@ pub struct Adapter {
 }
 
 /// An adapter and what it could do.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    #[serde(flatten)]
     pub adapter: Adapter,
     /// Everything that it offers.
     pub offers: Caps,
@@ -63,7 +62,7 @@ pub struct Gpu {
 }
 
 /// An error in words: `wgpu::Error` itself cannot change threads in a browser.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Fault {
     OutOfMemory,
     Refused(String),
@@ -75,10 +74,7 @@ impl Gpu {
     pub async fn open(ceiling: Option<Caps>) -> Result<Self, GpuError> {
         let found = found().await.into_iter().next().ok_or(GpuError::NoAdapter)?;
         let adapter = Adapter::of(&found.get_info());
-        let caps = Caps::of(&found).capped(ceiling.unwrap_or(Caps::auto()));
-        if caps.f16 == Feature::Missing {
-            return Err(GpuError::NoF16 { adapter: adapter.name });
-        }
+        let caps = granted(Caps::of(&found), ceiling.unwrap_or(Caps::auto()), &adapter.name)?;
         let request = wgpu::DeviceDescriptor {
             label: Some("packlight"),
             required_features: caps.features(),
@@ -118,7 +114,10 @@ impl Gpu {
 
     /// The first error since the last check, if any: uploads and submissions are checked after the fact.
     pub(super) fn check(&self, doing: &str) -> Result<(), GpuError> {
-        let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut kept = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let fault = kept.clone();
+        // A lost device stays lost.
+        kept.take_if(|fault| !matches!(fault, Fault::Lost(_)));
         fault.map_or(Ok(()), |fault| Err(fault.while_doing(doing)))
     }
 
@@ -160,6 +159,16 @@ impl Gpu {
             error.map_or(Ok(()), |error| Err(Fault::from(error).while_doing(doing)))?;
         }
         Ok(value)
+    }
+}
+
+/// What of an adapter's offers is used below a ceiling. Without subgroups there are other kernels, for the same results;
+/// those without f16 are what `+f16` asks to be rid of, so there it is an error.
+fn granted(offers: Caps, ceiling: Caps, adapter: &str) -> Result<Caps, GpuError> {
+    let caps = offers.capped(ceiling);
+    match caps.f16 {
+        Feature::Missing => Err(GpuError::NoF16 { adapter: adapter.into() }),
+        Feature::Off | Feature::On(()) => Ok(caps),
     }
 }
 
@@ -225,5 +234,41 @@ impl Adapter {
 impl std::fmt::Display for Adapter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({}, {}, {})", self.name, self.device_type, self.backend, self.driver)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f16_that_is_asked_for_and_missing_is_an_error() {
+        let bare = Caps { f16: Feature::Missing, subgroups: Feature::Missing, ..Caps::floor() };
+        let granted = |words: &str| granted(bare, words.parse().expect("a list"), "Bare");
+        let error = granted("+f16").expect_err("has none");
+        assert!(error.to_string().contains("`Bare`") && error.to_string().contains("+f16"));
+        assert!(error.hint().is_some_and(|hint| hint.contains("packlight devices")));
+        assert!(granted("auto").is_ok_and(|caps| caps.f16 == Feature::Off));
+        assert!(granted("+subgroups").is_ok_and(|caps| caps.subgroups == Feature::Missing));
+    }
+
+    #[test]
+    fn running_out_of_memory_has_an_error_of_its_own() {
+        let error = wgpu::Error::OutOfMemory { source: "no more".into() };
+        let error = Fault::from(error).while_doing("allocating weights");
+        assert!(matches!(error, GpuError::OutOfMemory { .. }));
+        assert!(error.to_string().contains("allocating weights"));
+        assert!(error.hint().is_some_and(|hint| hint.contains("-n")));
+    }
+
+    #[test]
+    fn the_loss_of_a_device_explains_whatever_else_failed() {
+        let slot = Mutex::new(None);
+        keep_first(&slot, Fault::Refused("first".into()));
+        keep_first(&slot, Fault::Refused("second".into()));
+        let kept = || slot.lock().expect("not poisoned").clone();
+        assert!(matches!(kept(), Some(Fault::Refused(why)) if why == "first"));
+        keep_first(&slot, Fault::Lost("gone".into()));
+        assert!(matches!(kept(), Some(Fault::Lost(_))));
     }
 }

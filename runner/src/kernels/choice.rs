@@ -28,7 +28,7 @@ pub enum Refusal {
     SubgroupsOff,
     #[error("the adapter has no subgroups")]
     NoSubgroups,
-    #[error("subgroups have {min} to {max} threads, but the kernel is made for 32")]
+    #[error("the adapter's subgroup sizes, {min}..={max}, do not include 32")]
     SubgroupSizes { min: u32, max: u32 },
     #[error("subgroups need 1024 threads in a workgroup, but the device allows {invocations}")]
     SubgroupInvocations { invocations: u32 },

@@ -1,4 +1,7 @@
 //! The GPU against the CPU reference: both run the same plan from the same bytes.
+//!
+//! "Row N of the behaviours" numbers what this project took over from the WebGPU runtimes of TVM, WebLLM and ExecuTorch:
+//! each was a bug or a missing feature there.
 
 mod layouts;
 mod limits;
