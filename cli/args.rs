@@ -21,6 +21,9 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     Run(RunArgs),
     Inspect(InspectArgs),
+    Serve(ServeArgs),
+    Probe(ProbeArgs),
+    Cache(CacheArgs),
     Devices(DevicesArgs),
     Demo(DemoArgs),
 }
@@ -56,7 +59,7 @@ pub(crate) enum CapsChoice {
 /// Convert a checkpoint into a bundle.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ConvertArgs {
-    /// Folder with config.json and *.safetensors.
+    /// Folder with config.json and *.safetensors, or hf://owner/name[@revision].
     pub(crate) checkpoint: PathBuf,
     /// Folder to write the bundle to; must be empty or not exist.
     #[arg(short, long, required_unless_present = "dry_run")]
@@ -95,6 +98,8 @@ pub(crate) struct ConvertArgs {
     /// Convert NaN and infinite weights too, as the scheme does.
     #[arg(long)]
     pub(crate) allow_non_finite: bool,
+    #[command(flatten)]
+    pub(crate) cache: CacheFolder,
     /// Threads for quantising; default: all.
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -106,7 +111,7 @@ pub(crate) struct ConvertArgs {
 /// Check every byte of a bundle against its manifests.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
-    /// Bundle folder.
+    /// Bundle folder, or its URL: https://host/folder/ or hf://owner/name[@revision].
     pub(crate) bundle: PathBuf,
     /// Also check the MD5 of whole shards.
     #[arg(long)]
@@ -122,8 +127,10 @@ pub(crate) struct VerifyArgs {
 /// Show what a bundle or a checkpoint holds: model, weights, plan.
 #[derive(Debug, clap::Args)]
 pub(crate) struct InspectArgs {
-    /// Bundle or checkpoint folder.
+    /// Bundle or checkpoint folder, or a bundle's URL.
     pub(crate) path: PathBuf,
+    #[command(flatten)]
+    pub(crate) cache: CacheFolder,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
@@ -132,8 +139,10 @@ pub(crate) struct InspectArgs {
 /// Run a bundle on a prompt.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
-    /// Bundle folder.
+    /// Bundle folder, or its URL: https://host/folder/ or hf://owner/name[@revision].
     pub(crate) bundle: PathBuf,
+    #[command(flatten)]
+    pub(crate) cache: CacheFolder,
     #[command(flatten)]
     pub(crate) prompt: PromptArgs,
     /// Tokens to generate; default: 256 (0 with --logits), or what fits the context.
@@ -180,6 +189,47 @@ pub(crate) struct PromptArgs {
     pub(crate) tokens: Option<Vec<u32>>,
 }
 
+/// Where downloads are kept.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CacheFolder {
+    /// Folder for downloads; default: packlight in the user's cache folder.
+    #[arg(long = "cache", value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
+}
+
+/// Serve a bundle on this machine, for trying it in a browser.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    /// Bundle folder.
+    pub(crate) bundle: PathBuf,
+    /// Port to listen on; 0 for any that is free.
+    #[arg(long, default_value_t = 8000, value_name = "N")]
+    pub(crate) port: u16,
+}
+
+/// Check what a web page on another origin would meet at a bundle's URL.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProbeArgs {
+    /// https://host/folder/ or hf://owner/name[@revision].
+    pub(crate) url: String,
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// List what was downloaded, or make it less.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CacheArgs {
+    #[command(flatten)]
+    pub(crate) cache: CacheFolder,
+    /// Remove what was not used for longest, until this much is left; 0 removes everything.
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
+    pub(crate) limit: Option<u64>,
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// List the adapters that a bundle can run on, the preferred one first.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DevicesArgs {
@@ -215,9 +265,14 @@ fn parse_override(text: &str) -> Result<OverrideRule, String> {
 
 /// `32MiB`, `25MB`, `1000`.
 fn parse_size(text: &str) -> Result<u64, String> {
-    match parse_size::parse_size(text) {
-        Ok(0) => Err("must be more than 0".into()),
-        Ok(size) => Ok(size),
-        Err(error) => Err(format!("{error}; write a size like 32MiB, 25MB or 1000000")),
+    match parse_limit(text)? {
+        0 => Err("must be more than 0".into()),
+        size => Ok(size),
     }
+}
+
+/// A size that may be 0.
+fn parse_limit(text: &str) -> Result<u64, String> {
+    parse_size::parse_size(text)
+        .map_err(|error| format!("{error}; write a size like 32MiB, 25MB or 1000000"))
 }

@@ -1,5 +1,6 @@
 //! `packlight inspect`: what a bundle or a checkpoint holds.
 
+use anyhow::Context as _;
 use indicatif::HumanBytes;
 use packlight_convert::{Checkpoint, Conversion};
 use packlight_formats::manifest::packlight::{PACKLIGHT, Packlight};
@@ -7,18 +8,21 @@ use packlight_formats::model::Model;
 use packlight_formats::quant::{Assignment, Codes, Scheme};
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::plan::Plan;
-use packlight_runner::source::Folder;
 use serde_json::json;
 
 use crate::args::InspectArgs;
+use crate::place::{self, Place};
 
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<bool> {
-    if args.path.join(PACKLIGHT).is_file() { bundle(args) } else { checkpoint(args) }?;
+    let distant = place::address(&args.path)?.is_some();
+    if distant || args.path.join(PACKLIGHT).is_file() { bundle(args) } else { checkpoint(args) }?;
     Ok(true)
 }
 
 fn bundle(args: &InspectArgs) -> anyhow::Result<()> {
-    let bundle = pollster::block_on(Bundle::open(Folder::new(&args.path), Trust::Nothing))?;
+    let place = Place::open(&args.path, &args.cache)?;
+    let bundle = pollster::block_on(Bundle::open(place, Trust::Nothing))
+        .with_context(|| format!("`{}` cannot be inspected", args.path.display()))?;
     let manifest = bundle.manifest();
     if args.json {
         println!("{}", json!({ "sha256": bundle.sha256(), "manifest": manifest }));

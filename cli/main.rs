@@ -6,14 +6,18 @@
 )]
 
 mod args;
+mod cache;
 mod calibration;
 mod convert;
 mod demo;
 mod devices;
 mod inspect;
+mod place;
+mod probe;
 mod progress;
 mod report;
 mod run;
+mod serve;
 mod sidecars;
 mod verify;
 
@@ -32,6 +36,9 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Probe(args) => probe::run(&args),
+        Command::Cache(args) => cache::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Demo(args) => demo::run(&args),
     };

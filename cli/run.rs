@@ -11,13 +11,14 @@ use packlight_runner::engine::{Device, Engine, RunsOn};
 use packlight_runner::executor::{Output, Want};
 use packlight_runner::generate::{Generation, generate};
 use packlight_runner::gpu::Caps;
-use packlight_runner::source::Folder;
+use packlight_runner::source::Source;
 use packlight_runner::text::{Detokenizer, Sampling, Text};
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
 use serde_json::json;
 
 use crate::args::{CapsChoice, DeviceChoice, PromptArgs, RunArgs};
+use crate::place::Place;
 use crate::progress;
 use crate::report::Hinted;
 
@@ -26,7 +27,8 @@ const DEFAULT_TOKENS: u32 = 256;
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<bool> {
     let trust = if args.no_verify { Trust::Everything } else { Trust::Nothing };
-    let bundle = pollster::block_on(Bundle::open(Folder::new(&args.bundle), trust))
+    let place = Place::open(&args.bundle, &args.cache)?;
+    let bundle = pollster::block_on(Bundle::open(place, trust))
         .with_context(|| format!("`{}` cannot be run", args.bundle.display()))?;
     let text = match pollster::block_on(Text::of(&bundle)) {
         // Token ids need no tokenizer, so a broken one is no reason to stop.
@@ -83,8 +85,8 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<bool> {
 }
 
 /// Loads a bundle, with progress.
-pub(crate) fn load(
-    bundle: &Bundle<Folder>,
+pub(crate) fn load<S: Source>(
+    bundle: &Bundle<S>,
     device: DeviceChoice,
     caps: CapsChoice,
     context: u32,

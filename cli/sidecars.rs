@@ -11,7 +11,7 @@ use packlight_runner::text::ChatTemplate;
 use serde_json::Value;
 
 /// What our runner needs beyond the tokenizer files that MLC copies.
-const SETTINGS: [&str; 2] = ["chat_template.jinja", "generation_config.json"];
+pub(crate) const SETTINGS: [&str; 2] = ["chat_template.jinja", "generation_config.json"];
 const CHAT_CONFIG: &str = "mlc-chat-config.json";
 
 /// Files to write, and what there is to say about them.

@@ -11,8 +11,8 @@ pub enum PackError {
     NotEmpty { folder: PathBuf, found: String },
     #[error("output `{}` is a file", .0.display())]
     NotAFolder(PathBuf),
-    #[error("`{}` is not a bundle: it has no tensor-cache.json", .0.display())]
-    NotABundle(PathBuf),
+    #[error("`{0}` is not a bundle: it has no tensor-cache.json")]
+    NotABundle(String),
     #[error("writing `{path}` failed: {source}")]
     Write { path: String, source: std::io::Error },
     #[error(transparent)]
@@ -31,7 +31,9 @@ impl PackError {
                 "choose another folder, or --force to replace the bundle in it".into()
             }
             Self::NotAFolder(_) => "choose another name for the output folder".into(),
-            Self::NotABundle(_) => "give the folder that `packlight convert -o` wrote".into(),
+            Self::NotABundle(_) => {
+                "give the folder that `packlight convert -o` wrote, or its URL".into()
+            }
             Self::Write { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
                 "the disk is full: free some space and run the same command again".into()
             }

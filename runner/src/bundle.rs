@@ -38,7 +38,9 @@ impl BundleError {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::NotABundle => "give the folder that `packlight convert -o` wrote".into(),
+            Self::NotABundle => {
+                "give the folder that `packlight convert -o` wrote, or its URL".into()
+            }
             Self::WrongChunk { .. } => {
                 "the bundle is damaged: convert it again, or look at it all the same with --no-verify".into()
             }
@@ -155,6 +157,8 @@ impl<S: Source> Bundle<S> {
         W: WeightSink,
         E: From<BundleError> + From<W::Error>,
     {
+        let paths: Vec<&str> = self.shards.iter().map(|shard| shard.data_path.as_str()).collect();
+        self.source.announce(&paths);
         for shard in &self.shards {
             let Some(file) = self.manifest.file(&shard.data_path) else { continue };
             let mut cutter = Cutter::new(shard);
