@@ -15,6 +15,7 @@ mod fixtures;
 mod golden;
 mod gptq;
 mod hostile;
+mod http;
 mod overrides;
 mod sources;
 mod text;

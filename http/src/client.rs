@@ -87,11 +87,7 @@ impl Client {
             if !matches!(status, 301 | 302 | 303 | 307 | 308) {
                 return Ok(Reply { status, headers: head.headers, hops, body });
             }
-            let next = text(&head.headers, &header::LOCATION).map(|location| join(at, location));
-            let next = next.ok_or_else(|| unexpected(url, "a redirect without Location".into()))?;
-            if at.starts_with("https://") && !next.starts_with("https://") {
-                return Err(HttpError::Downgrade { url: url.into() });
-            }
+            let next = next_hop(url, at, text(&head.headers, &header::LOCATION))?;
             if hops.len() == MAX_REDIRECTS {
                 return Err(HttpError::Redirects { url: url.into() });
             }
@@ -225,6 +221,16 @@ pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Opt
     headers.get(name)?.to_str().ok().map(str::trim)
 }
 
+/// Where a redirect leads from `at`, if one may go there.
+fn next_hop(url: &str, at: &str, location: Option<&str>) -> Result<String, HttpError> {
+    let next = location.map(|location| join(at, location));
+    let next = next.ok_or_else(|| unexpected(url, "a redirect without Location".into()))?;
+    if at.starts_with("https://") && !next.starts_with("https://") {
+        return Err(HttpError::Downgrade { url: url.into() });
+    }
+    Ok(next)
+}
+
 /// Where a `Location` leads from a URL (RFC 3986, 5.2, short of `..`, which servers resolve themselves).
 fn join(url: &str, location: &str) -> String {
     let scheme = url.find("://").map_or(url, |at| &url[..=at]);
@@ -268,6 +274,16 @@ mod tests {
         let url = "https://a.b:1/c/d";
         let joined = ["https://x/y", "//x/y", "/x", "x"].map(|location| join(url, location));
         assert_eq!(joined, ["https://x/y", "https://x/y", "https://a.b:1/x", "https://a.b:1/c/x"]);
+    }
+
+    #[test]
+    fn no_redirect_leaves_https() {
+        let hop = |location| next_hop("u", "https://a.b/c", Some(location));
+        assert_eq!(hop("https://x/").unwrap(), "https://x/");
+        for location in ["http://a.b/c", "http://127.0.0.1/", "ftp://x/"] {
+            assert!(matches!(hop(location), Err(HttpError::Downgrade { .. })), "{location}");
+        }
+        assert_eq!(next_hop("u", "http://a.b/c", Some("https://a.b/c")).unwrap(), "https://a.b/c");
     }
 
     #[test]

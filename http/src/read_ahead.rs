@@ -55,6 +55,10 @@ impl Queue {
         self.changed.notify_all();
     }
 
+    fn stopped(&self) -> bool {
+        self.state().stopped
+    }
+
     fn take(&self) -> Option<String> {
         let mut state = self.state();
         let path = if state.stopped { None } else { state.waiting.pop_front() }?;
@@ -93,7 +97,7 @@ fn fetch(shared: &Shared) {
     while let Some(path) = shared.queue.take() {
         let file = shared.manifest.as_ref().and_then(|manifest| manifest.file(&path));
         let result = file.map_or(Ok(()), |file| {
-            shared.obtain(file, 0..file.sha256.len(), || shared.queue.state().stopped)
+            shared.obtain(file, 0..file.sha256.len(), || shared.queue.stopped())
         });
         shared.queue.done(&path, result);
     }

@@ -64,7 +64,6 @@ impl<'a> Stream<'a> {
             let room = usize::try_from(self.range.end - self.at).unwrap_or(usize::MAX);
             let room = room.min(buffer.len());
             if room == 0 {
-                self.check_end()?;
                 return Ok(0);
             }
             if self.connection.is_none() {
@@ -75,6 +74,9 @@ impl<'a> Stream<'a> {
                 Ok(0) => "the connection was closed".into(),
                 Ok(n) => {
                     self.at += n as u64;
+                    if self.at == self.range.end {
+                        self.finish()?;
+                    }
                     return Ok(n);
                 }
                 Err(error) => error.to_string(),
@@ -83,16 +85,14 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Whether a file that came without its length ends where it should.
-    fn check_end(&mut self) -> Result<(), HttpError> {
-        let at_end = self.at == self.range.end;
-        let Some(connection) = self.connection.take_if(|c| at_end && c.unbounded) else {
-            return Ok(());
-        };
-        let mut body = connection.body;
-        match body.read(&mut [0]) {
-            Ok(1..) => Err(self.wrong_length(self.range.end + 1)),
-            _ => Ok(()),
+    /// Sees the end of the answer, so that the connection can be used again.
+    fn finish(&mut self) -> Result<(), HttpError> {
+        let Some(mut connection) = self.connection.take() else { return Ok(()) };
+        let more = matches!(connection.body.read(&mut [0]), Ok(1..));
+        if more && connection.unbounded {
+            Err(self.wrong_length(self.range.end + 1))
+        } else {
+            Ok(())
         }
     }
 
