@@ -251,7 +251,11 @@ fn unexpected(url: &str, reason: String) -> HttpError {
 }
 
 fn failed(url: &str, error: ureq::Error) -> HttpError {
-    let (url, reason) = (url.to_owned(), error.to_string());
+    let url = url.to_owned();
+    let reason = match &error {
+        ureq::Error::Io(error) => error.to_string(),
+        error => error.to_string(),
+    };
     match error {
         ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::Pem(_) => {
             HttpError::Tls { url, reason }

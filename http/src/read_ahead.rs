@@ -59,20 +59,30 @@ impl Queue {
         self.state().stopped
     }
 
-    fn take(&self) -> Option<String> {
+    fn take(&self) -> Option<Busy<'_>> {
         let mut state = self.state();
         let path = if state.stopped { None } else { state.waiting.pop_front() }?;
         state.busy.insert(path.clone());
-        Some(path)
+        Some(Busy { queue: self, path })
     }
+}
 
-    fn done(&self, path: &str, result: Result<(), HttpError>) {
-        let mut state = self.state();
-        state.busy.remove(path);
-        if let Err(error) = result {
-            state.failed.insert(path.into(), error);
-        }
-        self.changed.notify_all();
+/// A file that is being fetched; when this goes, whatever the reason, nobody waits for it any more.
+struct Busy<'a> {
+    queue: &'a Queue,
+    path: String,
+}
+
+impl Busy<'_> {
+    fn fail(&self, error: HttpError) {
+        self.queue.state().failed.insert(self.path.clone(), error);
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.queue.state().busy.remove(&self.path);
+        self.queue.changed.notify_all();
     }
 }
 
@@ -94,12 +104,13 @@ impl Remote {
 }
 
 fn fetch(shared: &Shared) {
-    while let Some(path) = shared.queue.take() {
-        let file = shared.manifest.as_ref().and_then(|manifest| manifest.file(&path));
-        let result = file.map_or(Ok(()), |file| {
-            shared.obtain(file, 0..file.sha256.len(), || shared.queue.stopped())
-        });
-        shared.queue.done(&path, result);
+    while let Some(busy) = shared.queue.take() {
+        let manifest = shared.manifest.as_ref();
+        let Some(file) = manifest.and_then(|manifest| manifest.file(&busy.path)) else { continue };
+        let chunks = 0..file.sha256.len();
+        if let Err(error) = shared.obtain(file, chunks, || shared.queue.stopped()) {
+            busy.fail(error);
+        }
     }
 }
 

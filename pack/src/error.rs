@@ -15,7 +15,8 @@ pub enum PackError {
     NotABundle(String),
     #[error("writing `{path}` failed: {source}")]
     Write { path: String, source: std::io::Error },
-    #[error(transparent)]
+    // Not transparent: what went wrong on the way to a host is inside.
+    #[error("{0}")]
     Io(#[from] std::io::Error),
     #[error(transparent)]
     Manifest(#[from] ManifestError),

@@ -30,7 +30,9 @@ fn a_bundle_runs_from_its_address_and_without_a_network() {
     );
     assert_eq!(ran.json()["tokens"], expected);
     let error = run(&url, &TempDir::new().unwrap()).fails(2);
-    assert!(error.contains("cannot be reached") && error.contains("hint:"), "{error}");
+    assert!(error.contains("cannot be reached") && error.contains("hint: check"), "{error}");
+    let error = packlight!("verify", url).fails(2);
+    assert!(error.contains("cannot be reached") && error.contains("hint: check"), "{error}");
 }
 
 #[test]
