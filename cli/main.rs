@@ -5,12 +5,15 @@
     reason = "a command line talks: results on stdout, the rest on stderr"
 )]
 
+mod answer;
 mod args;
 mod calibration;
+mod chat;
 mod convert;
 mod demo;
 mod devices;
 mod inspect;
+mod interrupt;
 mod progress;
 mod report;
 mod run;

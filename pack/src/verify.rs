@@ -63,12 +63,15 @@ pub enum Problem {
 
 /// Checks a bundle folder: ours by its chunk hashes, a plain MLC bundle by its MD5 sums.
 pub fn verify(folder: &Path, options: VerifyOptions) -> Result<Verification, PackError> {
-    let tensor_cache = folder.join(TENSOR_CACHE);
-    let ours = folder.join(PACKLIGHT);
-    if !ours.is_file() && !tensor_cache.is_file() {
-        return Err(PackError::NotABundle(folder.into()));
+    if folder.join(PACKLIGHT).is_file() {
+        return verify_packlight(folder, options);
     }
-    if ours.is_file() { verify_packlight(folder, options) } else { verify_mlc(folder) }
+    // Until TVM 0.22 MLC-LLM wrote it under its old name only.
+    let caches = [TENSOR_CACHE, NDARRAY_CACHE].map(|name| folder.join(name));
+    match caches.iter().find(|cache| cache.is_file()) {
+        Some(cache) => verify_mlc(folder, cache),
+        None => Err(PackError::NotABundle(folder.into())),
+    }
 }
 
 fn verify_packlight(folder: &Path, options: VerifyOptions) -> Result<Verification, PackError> {
@@ -143,8 +146,17 @@ fn verify_packlight(folder: &Path, options: VerifyOptions) -> Result<Verificatio
 }
 
 /// A plain MLC bundle has one hash per shard and says nothing of its other files.
-fn verify_mlc(folder: &Path) -> Result<Verification, PackError> {
-    let cache = TensorCache::parse(&fs_err::read(folder.join(TENSOR_CACHE))?)?;
+fn verify_mlc(folder: &Path, cache: &Path) -> Result<Verification, PackError> {
+    let json = fs_err::read(cache)?;
+    let cache = match TensorCache::parse(&json) {
+        Ok(cache) => cache,
+        Err(error) => {
+            return Ok(Verification {
+                sha256: None,
+                ..Verification::failed(&json, error.to_string())
+            });
+        }
+    };
     let mut problems =
         sizes(folder, cache.records.iter().map(|shard| (shard.data_path.as_str(), shard.nbytes)))?;
     let sound: Vec<&Shard> = cache
