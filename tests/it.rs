@@ -7,6 +7,7 @@
 
 mod support;
 
+mod chat;
 mod chat_config;
 mod cli;
 mod demo;
@@ -16,6 +17,8 @@ mod golden;
 mod gptq;
 mod hostile;
 mod overrides;
+mod plain;
+mod rewind;
 mod sources;
 mod text;
 mod tidy;
