@@ -8,7 +8,7 @@ use packlight_formats::chat_config::{Message, Role};
 use packlight_runner::bundle::Bundle;
 use packlight_runner::engine::Engine;
 use packlight_runner::generate::prefill;
-use packlight_runner::source::Folder;
+use packlight_runner::source::Source;
 use packlight_runner::text::{Text, TextError};
 use serde_json::json;
 
@@ -25,9 +25,9 @@ const CLEAR: &str = "/clear";
 
 /// Reads messages until standard input ends. A message that cannot be answered is dropped with an error; from a file or a
 /// pipe the command then fails in the end.
-pub(crate) fn run(
+pub(crate) fn run<S: Source>(
     args: &RunArgs,
-    bundle: &Bundle<Folder>,
+    bundle: &Bundle<S>,
     manner: &Manner<'_>,
 ) -> anyhow::Result<bool> {
     let text = manner.text.ok_or_else(no_tokenizer)?;

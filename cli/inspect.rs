@@ -9,7 +9,7 @@ use packlight_formats::model::Model;
 use packlight_formats::quant::{Assignment, Codes, Scheme};
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::plan::Plan;
-use packlight_runner::source::Folder;
+use packlight_runner::source::{Folder, Source};
 use serde_json::json;
 
 use crate::args::InspectArgs;
@@ -54,7 +54,7 @@ fn print_manifest(manifest: &Packlight) {
     print_requires(requires);
 }
 
-fn print_plain(bundle: &Bundle<Folder>) {
+fn print_plain<S: Source>(bundle: &Bundle<S>) {
     let requires = Requires::of(bundle.model(), bundle.assignment());
     println!("scheme      {}", bundle.assignment().usual().name);
     println!("weights     {}", HumanBytes(requires.weight_bytes));

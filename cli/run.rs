@@ -11,7 +11,7 @@ use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::engine::{Device, Engine, RunsOn};
 use packlight_runner::executor::{Output, Want};
 use packlight_runner::gpu::Caps;
-use packlight_runner::source::Folder;
+use packlight_runner::source::{Folder, Source};
 use packlight_runner::text::{Date, Sampling, StopRules, Text};
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
@@ -56,7 +56,11 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<bool> {
 }
 
 /// Answers one prompt.
-fn once(args: &RunArgs, bundle: &Bundle<Folder>, manner: &Manner<'_>) -> anyhow::Result<bool> {
+fn once<S: Source>(
+    args: &RunArgs,
+    bundle: &Bundle<S>,
+    manner: &Manner<'_>,
+) -> anyhow::Result<bool> {
     let prompt = tokens(args, manner.text, bundle.model().vocab)?;
     let limit = limit(args, prompt.len(), args.context.unwrap_or(bundle.model().context))?;
     let context = u32::try_from(prompt.len()).unwrap_or(u32::MAX).saturating_add(limit.tokens);
@@ -101,9 +105,9 @@ fn today() -> Date {
 }
 
 /// Loads a bundle as a command says, and how many seconds that took.
-pub(crate) fn load_for(
+pub(crate) fn load_for<S: Source>(
     args: &RunArgs,
-    bundle: &Bundle<Folder>,
+    bundle: &Bundle<S>,
     context: u32,
 ) -> anyhow::Result<(Engine, f64)> {
     let start = Instant::now();
@@ -115,8 +119,8 @@ pub(crate) fn load_for(
 }
 
 /// Loads a bundle, with progress.
-pub(crate) fn load(
-    bundle: &Bundle<Folder>,
+pub(crate) fn load<S: Source>(
+    bundle: &Bundle<S>,
     device: DeviceChoice,
     caps: CapsChoice,
     context: u32,

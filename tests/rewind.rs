@@ -29,22 +29,22 @@ fn keeping_a_beginning_changes_nothing() {
         for device in [Some(Device::Cpu), gpu().then_some(Device::Gpu)].into_iter().flatten() {
             pollster::block_on(async {
                 let bundle = Bundle::open(Folder::new(&bundle), Trust::Nothing).await.unwrap();
-                let mut engine = Engine::load(&bundle, device, None, 96, |_| ()).await.unwrap();
-                let mut fresh = Engine::load(&bundle, device, None, 96, |_| ()).await.unwrap();
-                // Longer, shorter by a little, by a lot and by nothing, past Phi-3's 64 and back.
-                let texts = [
-                    text(0, 40, 1),
-                    text(40, 60, 0),
-                    text(55, 58, 2),
-                    text(8, 90, 3),
-                    text(80, 85, 3),
-                ];
-                let more = [text(80, 85, 3), text(80, 70, 0), text(60, 62, 0), text(0, 5, 9)];
-                for text in texts.iter().chain(&more) {
-                    let (found, kept) = read(&mut engine, text).await;
+                let mut engine = Engine::load(&bundle, device, None, 500, |_| ()).await.unwrap();
+                let mut fresh = Engine::load(&bundle, device, None, 500, |_| ()).await.unwrap();
+                // Longer, shorter by a little and by a lot, past Phi-3's 64 and back; then more than a cache of a
+                // window of 16 and a call of 256 holds, of which little or much is taken back.
+                let texts =
+                    [(0, 40, 1), (40, 60, 0), (55, 58, 2), (8, 90, 3), (80, 85, 3), (80, 70, 0)];
+                let long = [(60, 400, 1), (395, 399, 2), (390, 420, 3), (120, 130, 4), (0, 5, 9)];
+                let texts = texts
+                    .into_iter()
+                    .chain(long)
+                    .map(|(same, length, other)| text(same, length, other));
+                for text in texts {
+                    let (found, kept) = read(&mut engine, &text).await;
                     assert!(kept < text.len());
                     fresh.reset();
-                    let (expected, _) = read(&mut fresh, text).await;
+                    let (expected, _) = read(&mut fresh, &text).await;
                     let largest = expected.iter().fold(0f32, |max, x| max.max(x.abs()));
                     let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-4 * largest;
                     let length = text.len();

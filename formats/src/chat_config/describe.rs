@@ -153,6 +153,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::model::Head;
 
     fn chat_config(model_type: &str, model_config: &Value) -> ChatConfig {
         let config = json!({
@@ -185,7 +186,11 @@ mod tests {
               3.1 and later are"
             ]
         );
+        assert_eq!(model.head, Head::Tied);
+        // Bundles of 2023 and 2024 have no `tie_word_embeddings`: their records tell.
         let fields = with_sizes(json!({ "rope_scaling": null }));
+        let (model, _) = chat_config("llama", &fields).describe(|name| name == HEADS[1]).unwrap();
+        assert_ne!(model.head, Head::Tied);
         assert_eq!(chat_config("llama", &fields).describe(|_| false).unwrap().1, [""; 0]);
     }
 
