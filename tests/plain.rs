@@ -235,7 +235,7 @@ fn configurations_that_say_too_little_or_too_much() {
     };
     refused(&|c| c["quantization"] = json!("q4f16_ft"), &["`q4f16_ft`", "hint: ", "q4f16_1"]);
     refused(&|c| c["model_type"] = json!("rwkv6"), &["`rwkv6`", "known architectures", "llama"]);
-    refused(&|c| c["model_config"]["logit_wobble"] = json!(1), &["logit_wobble"]);
+    refused(&|c| c["model_config"]["logit_wobble"] = json!(1), &["logit_wobble", "hint: "]);
     refused(&|c| c["model_config"] = json!(null), &["not a JSON object"]);
     refused(&|c| *c = json!({}), &["model_type"]);
 

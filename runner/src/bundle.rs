@@ -62,9 +62,7 @@ impl BundleError {
                 let names: Vec<&str> = SCHEMES.iter().map(|scheme| scheme.name).collect();
                 format!("supported are {}", names.join(", "))
             }
-            Self::Describe(ConfigError::UnknownArchitecture { known, .. }) => {
-                format!("known architectures: {}", known.join(", "))
-            }
+            Self::Describe(error) => return error.hint(),
             Self::WrongChunk { .. } | Self::WrongMd5 { .. } => {
                 "the bundle is damaged: get it again, or look at it all the same with --no-verify"
                     .into()
@@ -76,7 +74,7 @@ impl BundleError {
             | Self::Source(SourceError::Truncated { .. }) => {
                 "the bundle is damaged: `packlight verify` lists everything wrong with it".into()
             }
-            Self::ChatConfig(_) | Self::Describe(_) | Self::Source(SourceError::Io { .. }) => {
+            Self::ChatConfig(_) | Self::Source(SourceError::Io { .. }) => {
                 return None;
             }
         })
