@@ -5,13 +5,16 @@
     reason = "a command line talks: results on stdout, the rest on stderr"
 )]
 
+mod answer;
 mod args;
 mod cache;
 mod calibration;
+mod chat;
 mod convert;
 mod demo;
 mod devices;
 mod inspect;
+mod interrupt;
 mod place;
 mod probe;
 mod progress;

@@ -7,6 +7,7 @@
 
 mod support;
 
+mod chat;
 mod chat_config;
 mod cli;
 mod demo;
@@ -17,6 +18,8 @@ mod gptq;
 mod hostile;
 mod http;
 mod overrides;
+mod plain;
+mod rewind;
 mod sources;
 mod text;
 mod tidy;

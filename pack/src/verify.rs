@@ -67,10 +67,14 @@ pub fn verify<F: Files + ?Sized>(
     options: VerifyOptions,
 ) -> Result<Verification, PackError> {
     let cache = read(files, TENSOR_CACHE)?;
-    match (read(files, PACKLIGHT)?, cache) {
-        (Some(json), cache) => verify_packlight(files, options, &json, cache.as_deref()),
-        (None, Some(cache)) => verify_mlc(files, &cache),
-        (None, None) => Err(PackError::NotABundle(files.place())),
+    if let Some(json) = read(files, PACKLIGHT)? {
+        return verify_packlight(files, options, &json, cache.as_deref());
+    }
+    // Until TVM 0.22 MLC-LLM wrote it under its old name only.
+    let cache = if cache.is_some() { cache } else { read(files, NDARRAY_CACHE)? };
+    match cache {
+        Some(cache) => verify_mlc(files, &cache),
+        None => Err(PackError::NotABundle(files.place())),
     }
 }
 
@@ -126,8 +130,14 @@ fn verify_packlight<F: Files + ?Sized>(
 }
 
 /// A plain MLC bundle has one hash per shard and says nothing of its other files.
-fn verify_mlc<F: Files + ?Sized>(files: &F, cache: &[u8]) -> Result<Verification, PackError> {
-    let cache = TensorCache::parse(cache)?;
+fn verify_mlc<F: Files + ?Sized>(files: &F, json: &[u8]) -> Result<Verification, PackError> {
+    let cache = match TensorCache::parse(json) {
+        Ok(cache) => cache,
+        Err(error) => {
+            let failed = Verification::failed(json, error.to_string());
+            return Ok(Verification { sha256: None, ..failed });
+        }
+    };
     let expected = cache.records.iter().map(|shard| Expected {
         path: &shard.data_path,
         bytes: shard.nbytes,

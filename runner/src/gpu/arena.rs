@@ -35,7 +35,7 @@ struct Upload {
 enum Target {
     /// The record's bytes as they are, region after region.
     Raw(Vec<Region>),
-    /// Two bytes a value in the record, f32 on the device.
+    /// Whatever the record's type, f32 on the device.
     Expanded(Region),
 }
 
@@ -96,8 +96,8 @@ impl Arena {
                 }
             }
             Target::Expanded(region) => {
-                let values = expand(record.dtype, bytes);
-                let at = region.offset + 2 * offset;
+                let values = expand(record.stored, bytes);
+                let at = region.offset + offset / record.stored.bytes() * 4;
                 let bytes = bytemuck::cast_slice(&values);
                 gpu.queue.write_buffer(&self.buffers[region.buffer], at, bytes);
             }
@@ -203,12 +203,16 @@ fn write_padded(queue: &wgpu::Queue, buffer: &wgpu::Buffer, offset: u64, bytes: 
     }
 }
 
-/// Two-byte values as f32; float32 travels as bfloat16 ([`RecordSpec::stored_bytes`]).
-fn expand(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
+/// Stored values as f32.
+fn expand(stored: Dtype, bytes: &[u8]) -> Vec<f32> {
     let halves = bytes.chunks_exact(2).map(|half| u16::from_le_bytes([half[0], half[1]]));
-    match dtype {
+    match stored {
         Dtype::Float16 => halves.map(|bits| half::f16::from_bits(bits).to_f32()).collect(),
-        _ => halves.map(|bits| half::bf16::from_bits(bits).to_f32()).collect(),
+        Dtype::Bfloat16 => halves.map(|bits| half::bf16::from_bits(bits).to_f32()).collect(),
+        Dtype::Float32 | Dtype::Uint32 => {
+            let words = bytes.chunks_exact(4);
+            words.map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+        }
     }
 }
 
@@ -261,9 +265,10 @@ mod tests {
     }
 
     #[test]
-    fn two_byte_values_expand_by_their_type() {
+    fn values_expand_by_the_type_they_are_stored_in() {
         let bytes = [0x00, 0x3c, 0x80, 0xbf];
         assert_eq!(expand(Dtype::Float16, &bytes)[0].to_bits(), 1f32.to_bits());
-        assert_eq!(expand(Dtype::Float32, &bytes)[1].to_bits(), (-1f32).to_bits());
+        assert_eq!(expand(Dtype::Bfloat16, &bytes)[1].to_bits(), (-1f32).to_bits());
+        assert_eq!(expand(Dtype::Float32, &(-1f32).to_le_bytes())[0].to_bits(), (-1f32).to_bits());
     }
 }

@@ -96,6 +96,11 @@ struct Placer<'a> {
 
 impl Placer<'_> {
     fn weight(&mut self, weight: &PlanWeight) -> Result<Placed, PlanError> {
+        let native = weight.storage.records().find(|record| record.stored == Dtype::Float32);
+        if let Some(record) = native.filter(|_| weight.columns > 1) {
+            let why = format!("`{}` holds float32 as it is, which no kernel reads", record.name);
+            return Err(PlanError::Weight { weight: weight.name.clone(), why });
+        }
         match &weight.storage {
             Storage::Grouped { order: Order::Kn, .. } => {
                 let why = "its codes are transposed (KN), which no kernel reads yet".into();
