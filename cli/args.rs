@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 use packlight_convert::OverrideRule;
 use packlight_formats::quant::codes::CODES;
 use packlight_formats::quant::{Codes, SCHEMES, Scheme};
+use packlight_runner::gpu::Caps;
 use packlight_runner::text::{Sampling, SamplingError};
 
 /// Turn a Hugging Face checkpoint into a 4-bit bundle that a browser can load, and prove that it still talks.
@@ -45,15 +46,6 @@ pub(crate) enum DeviceChoice {
 pub(crate) enum RoundingChoice {
     Even,
     Away,
-}
-
-/// What kernels may rely on.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum CapsChoice {
-    /// Whatever the adapter offers.
-    Auto,
-    /// Only what WebGPU guarantees everywhere.
-    None,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
@@ -158,9 +150,8 @@ pub(crate) struct RunArgs {
     /// Where to run.
     #[arg(long, default_value = "auto")]
     pub(crate) device: DeviceChoice,
-    /// What kernels may rely on.
-    #[arg(long, default_value = "auto")]
-    pub(crate) caps: CapsChoice,
+    #[command(flatten)]
+    pub(crate) caps: CapsArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     /// End an answer before this text; may be given again.
@@ -270,9 +261,26 @@ impl SamplingArgs {
     }
 }
 
-/// List the adapters that a bundle can run on, the preferred one first.
+/// What kernels may rely on.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct CapsArgs {
+    /// What kernels may rely on. auto: the adapter's limits; none: only what WebGPU guarantees. Add +f16 or +subgroups
+    /// to use those, as in `none,+f16`.
+    #[arg(
+        long,
+        default_value = "auto",
+        value_name = "LIST",
+        value_parser = str::parse::<Caps>,
+        allow_hyphen_values = true
+    )]
+    pub(crate) caps: Caps,
+}
+
+/// List the adapters that a bundle can run on, the preferred one first, and the kernels that each would be given.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DevicesArgs {
+    #[command(flatten)]
+    pub(crate) caps: CapsArgs,
     /// Print a JSON array.
     #[arg(long)]
     pub(crate) json: bool,

@@ -42,7 +42,10 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Cache(args) => cache::run(&args),
-        Command::Devices(args) => devices::run(&args),
+        Command::Devices(args) => {
+            devices::run(&args);
+            Ok(true)
+        }
         Command::Demo(args) => demo::run(&args),
     };
     match result {

@@ -11,13 +11,14 @@ use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::engine::{Device, Engine, RunsOn};
 use packlight_runner::executor::{Output, Want};
 use packlight_runner::gpu::Caps;
+use packlight_runner::kernels::choices;
 use packlight_runner::source::Source;
 use packlight_runner::text::{Date, Sampling, StopRules, Text};
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
 
 use crate::answer::{Answer, End, Limit, Manner};
-use crate::args::{CapsChoice, DeviceChoice, RunArgs};
+use crate::args::{DeviceChoice, RunArgs};
 use crate::place::Place;
 use crate::report::Hinted;
 use crate::{chat, progress};
@@ -113,7 +114,7 @@ pub(crate) fn load_for<S: Source>(
     context: u32,
 ) -> anyhow::Result<(Engine, f64)> {
     let start = Instant::now();
-    let engine = load(bundle, args.device, args.caps, context)?;
+    let engine = load(bundle, args.device, args.caps.caps, context)?;
     if let RunsOn::Cpu { fallback: Some(why) } = engine.runs_on() {
         eprintln!("note: running on the CPU reference: {why}");
     }
@@ -124,7 +125,7 @@ pub(crate) fn load_for<S: Source>(
 pub(crate) fn load<S: Source>(
     bundle: &Bundle<S>,
     device: DeviceChoice,
-    caps: CapsChoice,
+    caps: Caps,
     context: u32,
 ) -> anyhow::Result<Engine> {
     let device = match device {
@@ -132,14 +133,16 @@ pub(crate) fn load<S: Source>(
         DeviceChoice::Gpu => Device::Gpu,
         DeviceChoice::Cpu => Device::Cpu,
     };
-    let ceiling = match caps {
-        CapsChoice::Auto => None,
-        CapsChoice::None => Some(Caps::floor()),
-    };
     let bar = progress::bytes(bundle.weight_bytes(), "loading");
-    let engine =
-        pollster::block_on(Engine::load(bundle, device, ceiling, context, |bytes| bar.inc(bytes)))?;
+    let engine = Engine::load(bundle, device, Some(caps), context, |bytes| bar.inc(bytes));
+    let engine = pollster::block_on(engine)?;
     bar.finish_and_clear();
+    for choice in engine.caps().iter().flat_map(choices) {
+        // Those that were not asked for are no news.
+        for (kernel, why) in choice.refused.iter().filter(|(_, why)| !why.is_opt_in()) {
+            eprintln!("note: kernel `{}` is not used: {why}", kernel.name);
+        }
+    }
     Ok(engine)
 }
 

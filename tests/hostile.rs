@@ -238,6 +238,7 @@ fn a_flipped_bit_is_found_by_verify_and_refused_by_run() {
     packlight!("run", bundle, "--tokens", "1,2", "-n", "1", "--no-verify", "--device", "cpu").ok();
 }
 
+/// Row 21 of the behaviours taken over from other runtimes, with `runner/src/gpu/tests/limits.rs`.
 #[test]
 fn truncated_and_missing_shards() {
     let (_folder, bundle) = converted(&fixture("qwen2"));

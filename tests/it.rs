@@ -20,6 +20,7 @@ mod http;
 mod overrides;
 mod plain;
 mod rewind;
+mod schemes;
 mod sources;
 mod text;
 mod tidy;

@@ -130,6 +130,20 @@ pub(crate) fn gpu() -> bool {
     found
 }
 
+/// Whether the preferred adapter has a feature, as `devices --json` names it; said loudly where it has not.
+pub(crate) fn gpu_with(feature: &str) -> bool {
+    if !gpu() {
+        return false;
+    }
+    let adapters = packlight!("devices", "--json").json();
+    let value = &adapters[0]["features"][feature];
+    let found = *value != Value::Null && *value != Value::Bool(false);
+    if !found {
+        eprintln!("SKIPPED: the adapter has no {feature}");
+    }
+    found
+}
+
 /// A writable copy of a folder.
 pub(crate) fn copy(folder: &Path) -> TempDir {
     let copy = TempDir::new().unwrap();

@@ -59,10 +59,7 @@ impl EngineError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Bundle(error) => return error.hint(),
-            Self::Gpu(GpuError::NoAdapter) => {
-                "install a Vulkan driver (Debian: mesa-vulkan-drivers), or use --device cpu".into()
-            }
-            Self::Gpu(_) => "--device cpu runs the CPU reference instead".into(),
+            Self::Gpu(error) => return error.hint(),
             Self::Call(CallError::ContextFull { .. }) => "shorten the prompt or lower -n".into(),
             _ => return None,
         })
@@ -117,7 +114,11 @@ impl Engine {
         let gpu = match device {
             Device::Cpu => Err(None),
             Device::Gpu => Ok(Gpu::open(ceiling).await?),
-            Device::Auto => Gpu::open(ceiling).await.map_err(|error| Some(error.to_string())),
+            Device::Auto => match Gpu::open(ceiling).await {
+                // What was asked for in so many words is not to be passed over.
+                Err(error @ GpuError::NoF16 { .. }) => return Err(error.into()),
+                opened => opened.map_err(|error| Some(error.to_string())),
+            },
         };
         let (executor, runs_on) = match gpu {
             Ok(gpu) => {
@@ -140,6 +141,14 @@ impl Engine {
     /// What it runs on.
     pub fn runs_on(&self) -> &RunsOn {
         &self.runs_on
+    }
+
+    /// What the GPU's kernels rely on; `None` on the CPU.
+    pub fn caps(&self) -> Option<Caps> {
+        match &self.executor {
+            Executor::Cpu(_) => None,
+            Executor::Gpu(gpu) => Some(gpu.caps()),
+        }
     }
 
     /// Positions seen so far.
