@@ -16,7 +16,9 @@ pub(super) struct Host {
     pub(super) rate: Option<(u64, u64)>,
 }
 
-const FILE: &str = "a `_headers` file beside the bundle";
+const FILE: &str = "a `_headers` file at the root of the site";
+const WRITTEN_FILE: &str =
+    "a `_headers` file at the root of the site; `--host cloudflare-pages` writes one";
 const BUCKET_CORS: &str = "the bucket's CORS rule: origins *, methods GET and HEAD, headers Range, exposed Content-Range and ETag";
 const BUCKET_HEADERS: &str = "the object's metadata, which is set when it is uploaded";
 
@@ -24,8 +26,8 @@ const HOSTS: [Host; 14] = [
     Host {
         name: "Cloudflare Pages",
         suffixes: &["pages.dev"],
-        cors: FILE,
-        headers: FILE,
+        cors: WRITTEN_FILE,
+        headers: WRITTEN_FILE,
         rate: None,
     },
     Host { name: "Netlify", suffixes: &["netlify.app"], cors: FILE, headers: FILE, rate: None },
