@@ -55,7 +55,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<bool> {
         fs_err::write(checkpoint.join(name), bytes)?;
     }
     let written = convert(&checkpoint, &bundle)?;
-    let verification = verify(&bundle, VerifyOptions { md5: true, allow_extra: false })?;
+    let verification = verify(bundle.as_path(), VerifyOptions { md5: true, allow_extra: false })?;
     for problem in &verification.problems {
         eprintln!("problem: {problem}");
     }

@@ -374,7 +374,8 @@ fn prompts_that_cannot_be_run() {
     refused(&["--tokens", "1", "-n", "2", "--temperature", "-1"], "temperature");
     let nowhere = packlight!("run", repo("tests"), "--tokens", "1").fails(2);
     assert!(
-        nowhere.contains("packlight.json is missing") && nowhere.contains("hint: "),
+        nowhere.contains("neither packlight.json nor tensor-cache.json")
+            && nowhere.contains("hint: "),
         "{nowhere}"
     );
 }

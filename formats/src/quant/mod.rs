@@ -138,6 +138,14 @@ impl Storage {
         };
         std::iter::once(first).chain(second)
     }
+
+    fn records_mut(&mut self) -> impl Iterator<Item = &mut RecordSpec> {
+        let (first, second) = match self {
+            Self::Grouped { q_weight, q_scale, .. } => (q_weight, Some(q_scale)),
+            Self::Plain(record) => (record, None),
+        };
+        std::iter::once(first).chain(second)
+    }
 }
 
 #[cfg(test)]

@@ -35,8 +35,8 @@ struct Target {
     /// Bytes of a line in the record: all of it, or a row of a transposed matrix.
     line: u64,
     shares: Vec<Share>,
-    /// Whether two-byte values in the record are f32 on the device.
-    widened: bool,
+    /// The type of values in the record that are f32 on the device.
+    widened: Option<Dtype>,
 }
 
 /// Consecutive bytes of every line, and the region where they lie together.
@@ -93,11 +93,10 @@ impl Arena {
             .get_mut(name)
             .ok_or_else(|| UploadError::Unknown { record: name.clone() })?;
         upload.accept(record, offset, bytes.len() as u64)?;
-        let dtype = record.dtype;
         for Run { region, at, bytes } in upload.target.runs(offset, bytes) {
             let target = (&self.buffers[region.buffer], region.offset + at);
-            if upload.target.widened {
-                let values = widen(dtype, bytes);
+            if let Some(stored) = upload.target.widened {
+                let values = widen(stored, bytes);
                 self.flow.write(gpu, target, bytemuck::cast_slice(&values), name)?;
             } else {
                 self.flow.write(gpu, target, bytes, name)?;
@@ -158,8 +157,8 @@ fn uploads(storage: &Storage, placed: &Placed) -> Vec<Upload> {
                 }
                 Words::Plain { .. } => (false, false),
             };
-            let target = |regions, record: &&RecordSpec, widened| {
-                Target::new(record, regions, transposed, widened)
+            let target = |regions, record: &&RecordSpec, widened: bool| {
+                Target::new(record, regions, transposed, widened.then_some(record.stored))
             };
             let targets = [codes, scales.collect()].into_iter().zip([false, widened]);
             let targets = targets.zip(&records);
@@ -167,7 +166,7 @@ fn uploads(storage: &Storage, placed: &Placed) -> Vec<Upload> {
         }
         Placed::Vector(region) => records
             .iter()
-            .map(|record| Target::new(record, vec![(1, *region)], false, true))
+            .map(|record| Target::new(record, vec![(1, *region)], false, Some(record.stored)))
             .collect(),
         Placed::Host => Vec::new(),
     };
@@ -190,7 +189,7 @@ impl Target {
         record: &RecordSpec,
         regions: Vec<(u32, Region)>,
         transposed: bool,
-        widened: bool,
+        widened: Option<Dtype>,
     ) -> Self {
         let bytes = record.stored_bytes();
         let rows = regions.iter().map(|&(rows, _)| u64::from(rows)).sum::<u64>().max(1);
@@ -216,7 +215,7 @@ impl Target {
                 start += share.bytes;
                 // Differences within a slice fit its index type.
                 let index = |position: u64| usize::try_from(position - offset).ok();
-                let at = if self.widened { 2 * at } else { at };
+                let at = self.widened.map_or(at, |stored| at / stored.bytes() * 4);
                 let run = |bytes| Run { region: share.region, at, bytes };
                 (first < last).then(|| bytes.get(index(first)?..index(last)?).map(run))?
             })
@@ -224,10 +223,13 @@ impl Target {
     }
 }
 
-/// Two-byte values as f32; float32 travels as bfloat16 ([`RecordSpec::stored_bytes`]).
-fn widen(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
-    let halves = bytes.chunks_exact(2).map(|half| u16::from_le_bytes([half[0], half[1]]));
-    halves.map(|bits| from_stored_bits(dtype, bits)).collect()
+/// Stored values as f32.
+fn widen(stored: Dtype, bytes: &[u8]) -> Vec<f32> {
+    if stored == Dtype::Float32 {
+        return bytes.as_chunks().0.iter().map(|&word| f32::from_le_bytes(word)).collect();
+    }
+    let halves = bytes.as_chunks().0.iter().map(|&half| u16::from_le_bytes(half));
+    halves.map(|bits| from_stored_bits(stored, bits)).collect()
 }
 
 #[cfg(test)]
@@ -241,7 +243,7 @@ mod tests {
     #[test]
     fn pieces_of_a_record_come_in_order_and_within_it() {
         let spec = RecordSpec::new("w", Dtype::Float16, [5]);
-        let target = Target::new(&spec, vec![(1, region(0, 20))], false, true);
+        let target = Target::new(&spec, vec![(1, region(0, 20))], false, Some(Dtype::Float16));
         let mut upload = Upload { spec: spec.clone(), written: 0, target };
         let record = || "w".to_owned();
         assert_eq!(
@@ -274,7 +276,7 @@ mod tests {
     fn a_write_is_cut_at_the_borders_of_regions() {
         let spec = RecordSpec::new("w", Dtype::Uint32, [5, 1]);
         let regions = vec![(2, region(0, 8)), (2, region(1, 8)), (1, region(2, 4))];
-        let target = Target::new(&spec, regions, false, false);
+        let target = Target::new(&spec, regions, false, None);
         let bytes: Vec<u8> = (4..18).collect();
         let expected =
             [(0, 4, (4..8).collect()), (1, 0, (8..16).collect()), (2, 0, vec![16u8, 17])];
@@ -286,7 +288,7 @@ mod tests {
         // [3, 5] two-byte values, widened: rows 0 and 1 to one region, 2 and 3 to another, the last to a third.
         let spec = RecordSpec::new("w", Dtype::Float16, [3, 5]);
         let regions = || vec![(2, region(0, 24)), (2, region(1, 24)), (1, region(2, 12))];
-        let target = Target::new(&spec, regions(), true, true);
+        let target = Target::new(&spec, regions(), true, Some(Dtype::Float16));
         let bytes: Vec<u8> = (4..24).collect();
         let expected = [
             (1, 0, (4..8).collect()),
@@ -297,14 +299,15 @@ mod tests {
             (0, 16, (20..24).collect()),
         ];
         assert_eq!(runs(&target, 4, &bytes), expected);
-        let whole = Target::new(&spec, vec![(5, region(0, 60))], true, true);
+        let whole = Target::new(&spec, vec![(5, region(0, 60))], true, Some(Dtype::Float16));
         assert_eq!(runs(&whole, 4, &bytes), [(0, 8, bytes)]);
     }
 
     #[test]
-    fn two_byte_values_widen_by_their_type() {
+    fn values_widen_by_the_type_they_are_stored_in() {
         let bytes = [0x00, 0x3c, 0x80, 0xbf];
         assert_eq!(widen(Dtype::Float16, &bytes)[0].to_bits(), 1f32.to_bits());
-        assert_eq!(widen(Dtype::Float32, &bytes)[1].to_bits(), (-1f32).to_bits());
+        assert_eq!(widen(Dtype::Bfloat16, &bytes)[1].to_bits(), (-1f32).to_bits());
+        assert_eq!(widen(Dtype::Float32, &(-1f32).to_le_bytes())[0].to_bits(), (-1f32).to_bits());
     }
 }

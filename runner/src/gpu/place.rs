@@ -115,7 +115,7 @@ impl Placer<'_> {
     fn weight(&mut self, weight: &PlanWeight) -> Result<Placed, PlanError> {
         match &weight.storage {
             Storage::Grouped { layout, order, q_scale, .. } => {
-                self.grouped(weight, *layout, *order, q_scale.dtype)
+                self.grouped(weight, *layout, *order, q_scale.stored)
             }
             Storage::Plain(record) if weight.columns == 1 => self.vector(weight, record),
             Storage::Plain(record) => self.plain(weight, record),
@@ -127,14 +127,14 @@ impl Placer<'_> {
         weight: &PlanWeight,
         layout: Grouped,
         order: Order,
-        scale_type: Dtype,
+        stored: Dtype,
     ) -> Result<Placed, PlanError> {
-        let scales = match scale_type {
+        let scales = match stored {
             // Transposed halves of an odd number of rows cannot be cut at whole words.
             _ if order == Order::Kn && !weight.rows.is_multiple_of(2) => Scales::Float32,
             Dtype::Float16 => Scales::Float16,
-            // float32 is stored as bfloat16.
-            _ => Scales::Bfloat16,
+            Dtype::Float32 => Scales::Float32,
+            Dtype::Bfloat16 | Dtype::Uint32 => Scales::Bfloat16,
         };
         let columns = u64::from(weight.columns);
         let code_bytes = layout.words_per_row(columns) * 4;
@@ -143,8 +143,11 @@ impl Placer<'_> {
     }
 
     fn plain(&mut self, weight: &PlanWeight, record: &RecordSpec) -> Result<Placed, PlanError> {
-        // float32 is stored as bfloat16.
-        let words = Words::Plain { bfloat16: record.dtype != Dtype::Float16 };
+        if record.stored == Dtype::Float32 {
+            let why = format!("`{}` holds float32 as it is, which no kernel reads", record.name);
+            return Err(PlanError::Weight { weight: weight.name.clone(), why });
+        }
+        let words = Words::Plain { bfloat16: record.stored == Dtype::Bfloat16 };
         self.matrix(weight, words, 2 * u64::from(weight.columns), 0)
     }
 
