@@ -67,7 +67,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<Calibrated> {
     let windows = windows(checkpoint, text, conversion.model.context as usize)?;
     let plan = Plan::lower(&conversion.model, &conversion.assignment);
-    let calibration = Calibration::new(plan, windows);
+    let calibration = Calibration::new(plan, windows)?;
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut compensator = Compensator::new(conversion, options, folder.unwrap_or(Path::new(".")))?;
     let bar = progress::work(calibration.work(), "calibrating");

@@ -1,6 +1,6 @@
 //! What each operation needs and leaves: for those who run a plan in parts.
 
-use super::{CacheId, Factor, Op, SlotId, WeightId};
+use super::{CacheId, Factor, Op, Plan, SlotId, WeightId};
 
 impl Op {
     /// The weights that it reads.
@@ -60,6 +60,15 @@ impl Op {
         }
     }
 
+    /// The slot that it changes, wholly or in part.
+    pub fn writes(&self) -> Option<SlotId> {
+        match *self {
+            Self::HeadNorm { x, .. } | Self::Rope { x, .. } => Some(x.slot),
+            Self::Add { x, .. } | Self::Scale { x, .. } | Self::Softcap { x, .. } => Some(x),
+            _ => self.overwrites(),
+        }
+    }
+
     /// The cache whose keys and values it reads.
     pub fn attends(&self) -> Option<CacheId> {
         match *self {
@@ -73,6 +82,19 @@ impl Op {
         match *self {
             Self::StoreKv { cache, .. } => Some(cache),
             _ => None,
+        }
+    }
+}
+
+impl Plan {
+    /// Multiplications of a step for each token, but for those that depend on its position.
+    pub fn work(&self, op: &Op) -> u64 {
+        match *op {
+            Op::Matmul { weight, .. } => {
+                let weight = self.weight(weight);
+                u64::from(weight.rows) * u64::from(weight.columns)
+            }
+            _ => 0,
         }
     }
 }

@@ -3,6 +3,8 @@
 
 mod calibrate;
 pub mod ops;
+mod weights;
+mod windows;
 
 use packlight_formats::RecordSpec;
 
@@ -11,6 +13,8 @@ use crate::packed::{PackedError, PackedWeights};
 use crate::plan::{Columns, Factor, Heads, Op, Plan, Rows, SlotId, WeightId};
 pub use calibrate::Calibration;
 use ops::{AttendParams, ColumnView, HeadView};
+pub use weights::Weights;
+pub use windows::Windows;
 
 /// What can go wrong before or during a call.
 #[derive(Debug, thiserror::Error)]
@@ -23,9 +27,9 @@ pub enum ReferenceError {
 
 /// A plan, its weights and its KV cache.
 #[derive(Debug)]
-pub struct Reference {
+pub struct Reference<W = PackedWeights> {
     plan: Plan,
-    weights: PackedWeights,
+    weights: W,
     capacity: Capacity,
     /// Activations by slot; as long as the current call needs.
     slots: Vec<Vec<f32>>,
@@ -44,23 +48,31 @@ struct KvCache {
 impl Reference {
     /// A reference without its weights: write them (it is a [`WeightSink`]), then call [`Reference::finish`].
     pub fn new(plan: Plan, capacity: Capacity) -> Self {
+        let weights = PackedWeights::of(&plan.weights);
+        Self::over(plan, weights, capacity)
+    }
+
+    /// Every weight has arrived.
+    pub fn finish(&self) -> Result<(), ReferenceError> {
+        Ok(self.weights.finish()?)
+    }
+}
+
+impl<W: Weights> Reference<W> {
+    /// A reference over weights that are there already.
+    pub fn over(plan: Plan, weights: W, capacity: Capacity) -> Self {
         let caches = plan.caches.iter().map(|cache| {
             let size = capacity.context as usize * (cache.kv_heads * cache.head_dim) as usize;
             KvCache { keys: vec![0.0; size], values: vec![0.0; size] }
         });
         Self {
-            weights: PackedWeights::of(&plan.weights),
+            weights,
             capacity,
             slots: vec![Vec::new(); plan.slots.len()],
             caches: caches.collect(),
             ropes: plan.ropes.iter().map(|rope| rope.inv_freq(0)).collect(),
             plan,
         }
-    }
-
-    /// Every weight has arrived.
-    pub fn finish(&self) -> Result<(), ReferenceError> {
-        Ok(self.weights.finish()?)
     }
 
     /// Turns positions from now on as a text of `length` tokens needs it; what is cached is void where that differs.
