@@ -147,6 +147,49 @@ impl Engine {
         &self.runs_on
     }
 
+    /// Logits of a position.
+    pub fn vocab(&self) -> usize {
+        match &self.executor {
+            Executor::Cpu(reference) => {
+                let plan = reference.plan();
+                plan.slot(plan.logits).width as usize
+            }
+            Executor::Gpu(gpu) => usize::try_from(gpu.vocab()).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// The GPU that it runs on.
+    pub fn gpu(&self) -> Option<&GpuExecutor> {
+        match &self.executor {
+            Executor::Gpu(gpu) => Some(gpu),
+            Executor::Cpu(_) => None,
+        }
+    }
+
+    /// The executors of two engines of one plan, a GPU's and the reference.
+    pub(crate) fn pair<'a>(
+        gpu: &'a mut Self,
+        reference: &'a mut Self,
+    ) -> Option<(&'a mut GpuExecutor, &'a mut Reference)> {
+        match (&mut gpu.executor, &mut reference.executor) {
+            (Executor::Gpu(gpu), Executor::Cpu(reference)) => Some((gpu, reference)),
+            _ => None,
+        }
+    }
+
+    /// An engine of an executor that is loaded already.
+    #[cfg(test)]
+    pub(crate) fn of(gpu: Result<GpuExecutor, Reference>, capacity: Capacity) -> Self {
+        let (executor, runs_on) = match gpu {
+            Ok(gpu) => {
+                let runs_on = RunsOn::Gpu(gpu.gpu().adapter().clone());
+                (Executor::Gpu(Box::new(gpu)), runs_on)
+            }
+            Err(reference) => (Executor::Cpu(Box::new(reference)), RunsOn::Cpu { fallback: None }),
+        };
+        Self { executor, runs_on, capacity, past: 0, turning: None }
+    }
+
     /// Positions seen so far.
     pub fn position(&self) -> u32 {
         self.past

@@ -9,6 +9,7 @@ mod executor;
 mod pipelines;
 mod place;
 mod readback;
+mod steps;
 #[cfg(test)]
 mod tests;
 

@@ -2,6 +2,14 @@
 
 use super::{CacheId, Factor, Op, Plan, SlotId, WeightId};
 
+/// What a step leaves for later ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Slot(SlotId),
+    /// Keys and values of this call's tokens.
+    Cache(CacheId),
+}
+
 impl Op {
     /// The weights that it reads.
     pub fn weights(&self) -> Vec<WeightId> {
@@ -60,12 +68,19 @@ impl Op {
         }
     }
 
-    /// The slot that it changes, wholly or in part.
-    pub fn writes(&self) -> Option<SlotId> {
+    /// What it changes, wholly or in part.
+    pub fn leaves(&self) -> Left {
         match *self {
-            Self::HeadNorm { x, .. } | Self::Rope { x, .. } => Some(x.slot),
-            Self::Add { x, .. } | Self::Scale { x, .. } | Self::Softcap { x, .. } => Some(x),
-            _ => self.overwrites(),
+            Self::Gather { out, .. }
+            | Self::HostGather { out, .. }
+            | Self::RmsNorm { out, .. }
+            | Self::Matmul { out, .. }
+            | Self::Attend { out, .. }
+            | Self::Gate { out, .. }
+            | Self::Copy { out, .. } => Left::Slot(out),
+            Self::HeadNorm { x, .. } | Self::Rope { x, .. } => Left::Slot(x.slot),
+            Self::Add { x, .. } | Self::Scale { x, .. } | Self::Softcap { x, .. } => Left::Slot(x),
+            Self::StoreKv { cache, .. } => Left::Cache(cache),
         }
     }
 

@@ -10,7 +10,7 @@ use packlight_formats::RecordSpec;
 
 use crate::executor::{CallError, Capacity, Live, Output, Want, WeightSink};
 use crate::packed::{PackedError, PackedWeights};
-use crate::plan::{Columns, Factor, Heads, Op, Plan, Rows, SlotId, WeightId};
+use crate::plan::{Columns, Factor, Heads, Left, Op, Plan, Rows, SlotId, WeightId};
 pub use calibrate::Calibration;
 use ops::{AttendParams, ColumnView, HeadView};
 pub use weights::Weights;
@@ -75,6 +75,25 @@ impl<W: Weights> Reference<W> {
         }
     }
 
+    /// The plan that it runs.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What the last step that was run has left. Of a cache, keys and then values of the positions up to `end`.
+    pub(crate) fn left(&self, left: Left, end: u32) -> Vec<f32> {
+        match left {
+            Left::Slot(slot) => self.slots[slot.0].clone(),
+            Left::Cache(id) => {
+                let cache = self.plan.cache(id);
+                let width = (cache.kv_heads * cache.head_dim) as usize;
+                let KvCache { keys, values } = &self.caches[id.0];
+                let live = |array: &[f32]| array[..array.len().min(end as usize * width)].to_vec();
+                [live(keys), live(values)].concat()
+            }
+        }
+    }
+
     /// Turns positions from now on as a text of `length` tokens needs it; what is cached is void where that differs.
     pub fn set_length(&mut self, length: u32) {
         self.ropes = self.plan.ropes.iter().map(|rope| rope.inv_freq(length)).collect();
@@ -87,17 +106,9 @@ impl<W: Weights> Reference<W> {
         past: u32,
         want: Want,
     ) -> Result<Output, ReferenceError> {
-        let live = self.capacity.live(tokens, past, want, self.plan.vocab())?;
-        for (slot, values) in self.plan.slots.iter().zip(&mut self.slots) {
-            let rows = match slot.rows {
-                Rows::Tokens => live.tokens,
-                Rows::Outputs => live.outputs,
-            };
-            values.resize((rows * slot.width) as usize, 0.0);
-        }
+        let live = self.begin(tokens, past, want)?;
         for i in 0..self.plan.steps.len() {
-            let op = self.plan.steps[i].op.clone();
-            self.step(&op, tokens, live);
+            self.step(i, tokens, live);
         }
         let logits = &self.slots[self.plan.logits.0];
         Ok(match want {
@@ -107,9 +118,28 @@ impl<W: Weights> Reference<W> {
         })
     }
 
-    fn step(&mut self, op: &Op, tokens: &[u32], live: Live) {
+    /// Checks a call and makes room for what it leaves.
+    pub(crate) fn begin(
+        &mut self,
+        tokens: &[u32],
+        past: u32,
+        want: Want,
+    ) -> Result<Live, ReferenceError> {
+        let live = self.capacity.live(tokens, past, want, self.plan.vocab())?;
+        for (slot, values) in self.plan.slots.iter().zip(&mut self.slots) {
+            let rows = match slot.rows {
+                Rows::Tokens => live.tokens,
+                Rows::Outputs => live.outputs,
+            };
+            values.resize((rows * slot.width) as usize, 0.0);
+        }
+        Ok(live)
+    }
+
+    /// Runs one step of a call.
+    pub(crate) fn step(&mut self, step: usize, tokens: &[u32], live: Live) {
         let past = live.past as usize;
-        match *op {
+        match self.plan.steps[step].op {
             Op::Gather { table, out } | Op::HostGather { table, out } => {
                 let table = self.plan.weight(table);
                 for (&token, row) in

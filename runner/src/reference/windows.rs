@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::{KvCache, Reference, Weights};
 use crate::executor::{CallError, Capacity, Live, Want};
-use crate::plan::{CacheId, Op, Plan, Rows, SlotId, WeightId};
+use crate::plan::{CacheId, Left, Op, Plan, Rows, SlotId, WeightId};
 
 /// A plan on its way through texts that know nothing of each other.
 #[derive(Debug)]
@@ -83,9 +83,11 @@ impl<W: Weights> Windows<W> {
 
     /// The first step of the head, whose rows are positions that have nothing more to do with each other.
     pub fn head(&self) -> usize {
-        let slot_rows = |op: &Op| op.writes().map(|slot| self.plan().slot(slot).rows);
-        let steps = &self.plan().steps;
-        steps.iter().position(|step| slot_rows(&step.op) == Some(Rows::Outputs)).unwrap_or(0)
+        let is_output = |op: &Op| match op.leaves() {
+            Left::Slot(slot) => self.plan().slot(slot).rows == Rows::Outputs,
+            Left::Cache(_) => false,
+        };
+        self.plan().steps.iter().position(|step| is_output(&step.op)).unwrap_or(0)
     }
 
     /// Logits of some positions of a text, `[positions, vocab]`, once all have come to the [head](Windows::head).
@@ -139,12 +141,11 @@ impl<W: Weights> Reference<W> {
         let live = Live { tokens: count, past: 0, outputs: count };
         self.set_length(count);
         for i in steps {
-            let op = self.plan.steps[i].op.clone();
-            if let Some(slot) = op.overwrites() {
+            if let Some(slot) = self.plan.steps[i].op.overwrites() {
                 let length = tokens.len() * self.plan.slot(slot).width as usize;
                 self.slots[slot.0].resize(length, 0.0);
             }
-            self.step(&op, tokens, live);
+            self.step(i, tokens, live);
         }
     }
 
