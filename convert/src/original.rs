@@ -28,14 +28,16 @@ impl<'a> Original<'a> {
         let mut values = Vec::with_capacity(out.len());
         for run in runs(self.checkpoint, weight, &(n..n + 1)) {
             for (first, bytes) in run.pieces(0..weight.columns()) {
-                run.element.read(bytes, |x| x, &mut values);
+                run.element.read(bytes, &mut values);
                 if let Some(scales) = &run.scales {
                     scales.apply(&mut values, first, weight.columns());
                 }
             }
         }
         if let Recipe::AddOne(_) = weight.recipe {
-            values.iter_mut().for_each(|x| *x += 1.0);
+            for x in &mut values {
+                *x += 1.0;
+            }
         }
         out.iter_mut().zip(values).for_each(|(out, value)| *out = value);
     }

@@ -179,14 +179,16 @@ impl Engine {
 
     /// An engine of an executor that is loaded already.
     #[cfg(test)]
-    pub(crate) fn of(gpu: Result<GpuExecutor, Reference>, capacity: Capacity) -> Self {
-        let (executor, runs_on) = match gpu {
-            Ok(gpu) => {
-                let runs_on = RunsOn::Gpu(gpu.gpu().adapter().clone());
-                (Executor::Gpu(Box::new(gpu)), runs_on)
-            }
-            Err(reference) => (Executor::Cpu(Box::new(reference)), RunsOn::Cpu { fallback: None }),
-        };
+    pub(crate) fn of_gpu(gpu: GpuExecutor, capacity: Capacity) -> Self {
+        let runs_on = RunsOn::Gpu(gpu.gpu().adapter().clone());
+        Self { executor: Executor::Gpu(Box::new(gpu)), runs_on, capacity, past: 0, turning: None }
+    }
+
+    /// The same of a reference.
+    #[cfg(test)]
+    pub(crate) fn of_reference(reference: Reference, capacity: Capacity) -> Self {
+        let executor = Executor::Cpu(Box::new(reference));
+        let runs_on = RunsOn::Cpu { fallback: None };
         Self { executor, runs_on, capacity, past: 0, turning: None }
     }
 

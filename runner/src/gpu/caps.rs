@@ -1,7 +1,7 @@
 //! What placement and kernels may rely on.
 
 /// Limits of a device, as far as anything here depends on them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Caps {
     /// Bytes of one storage binding.
     pub binding_bytes: u64,

@@ -11,7 +11,7 @@ mod place;
 mod readback;
 mod steps;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use caps::Caps;
 pub use device::{Adapter, Gpu, adapters};

@@ -56,6 +56,11 @@ impl Reference {
     pub fn finish(&self) -> Result<(), ReferenceError> {
         Ok(self.weights.finish()?)
     }
+
+    /// The weights alone.
+    pub fn into_weights(self) -> PackedWeights {
+        self.weights
+    }
 }
 
 impl<W: Weights> Reference<W> {

@@ -76,6 +76,16 @@ impl Text {
         Ok(self.tokenizer.encode_plain(text, &self.special)?)
     }
 
+    /// What the model expects a text to begin with.
+    pub fn beginning(&self) -> Result<Vec<u32>, TextError> {
+        Ok(self.tokenizer.beginning(&self.special)?)
+    }
+
+    /// Whether a message can be put through a chat template.
+    pub fn chats(&self) -> bool {
+        self.chat.is_some()
+    }
+
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer

@@ -96,12 +96,10 @@ pub async fn agreement(
         }
     }
     let mut single = Statistics::default();
-    if let Some(tokens) = material.texts.first() {
-        let count = SINGLE.min(tokens.len());
-        compare_single(device, &tokens[..count], count, &mut single).await?;
-        if tokens.len() > count {
-            compare_single(device, tokens, count, &mut single).await?;
-        }
+    let count = SINGLE.min(material.long.len());
+    compare_single(device, &material.long[..count], count, &mut single).await?;
+    if material.long.len() > count {
+        compare_single(device, &material.long, count, &mut single).await?;
     }
     step();
     let mut greedy = Vec::new();

@@ -161,7 +161,7 @@ fn row_sums(row: usize, layout: Grouped, values: &[f32], found: &[f32]) -> Sums 
     let floor = largest(values) / 16.0;
     let groups = (0..).step_by(size).zip(values.chunks(size).zip(found.chunks(size)));
     groups.fold(Sums::default(), |sums, (first, (values, found))| {
-        let unit = f64::from(largest(values).max(floor)) / (2 * layout.zero_code()) as f64;
+        let unit = f64::from(largest(values).max(floor)) / f64::from(2 * layout.zero_code());
         let in_units = |error: f64| if error == 0.0 { 0.0 } else { error / unit };
         let errors = values.iter().zip(found).map(|(w, f)| f64::from(*f) - f64::from(*w));
         let squares: f64 = errors.clone().map(|error| error * error).sum();

@@ -7,15 +7,35 @@ use std::ops::Range;
 
 use super::positions_at_once;
 use super::statistics::{Statistics, argmax};
-use crate::executor::CallError;
+use crate::bundle::Bundle;
+use crate::engine::EngineError;
+use crate::executor::{CallError, Capacity};
+use crate::packed::PackedWeights;
 use crate::plan::Plan;
-use crate::reference::{Weights, Windows};
+use crate::reference::{Reference, Weights, Windows};
+use crate::source::Source;
 
 /// A model: its plan, and where its weights are.
 #[derive(Debug)]
 pub struct Side<W> {
     pub plan: Plan,
     pub weights: W,
+}
+
+impl Side<PackedWeights> {
+    /// A bundle's. `progress` is told the bytes of each chunk.
+    pub async fn load<S: Source>(
+        bundle: &Bundle<S>,
+        progress: impl FnMut(u64),
+    ) -> Result<Self, EngineError> {
+        let plan = Plan::lower(bundle.model(), bundle.assignment());
+        // Nothing is run here, so there need be no room for it.
+        let capacity = Capacity { context: 1, chunk: 1, outputs: 1 };
+        let mut reference = Reference::new(plan.clone(), capacity);
+        bundle.load::<_, EngineError>(&mut reference, progress).await?;
+        reference.finish()?;
+        Ok(Self { plan, weights: reference.into_weights() })
+    }
 }
 
 /// A prompt and the likeliest tokens after it, as the bundle finds them.

@@ -11,25 +11,27 @@ pub const GREEDY_TOKENS: u32 = 64;
 const POSITIONS: u32 = 1024;
 /// Positions beyond a sliding window, so that what it hides is missed if it is not hidden.
 const BEYOND_WINDOW: u32 = 64;
+/// More tokens than one call takes.
+const LONG: u32 = 320;
 
 /// What is run, and how far it reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Material {
     /// Texts whose tokens are fed one after the other: 1,024 positions or more in all.
     pub texts: Vec<Vec<u32>>,
-    /// Prompts for [`GREEDY_TOKENS`] tokens more; the last is long.
+    /// The beginning of the first of them: more than a call takes, and beyond every sliding window where it can be.
+    pub long: Vec<u32>,
+    /// Prompts for [`GREEDY_TOKENS`] tokens more; the last is as long as the context lets it be, or as `long`.
     pub prompts: Vec<Vec<u32>>,
 }
 
 impl Material {
     /// How long a text must be to reach beyond every sliding window, if the model's context allows it.
     pub fn text_length(plan: &Plan, context: u32) -> u32 {
-        let beyond = longest_window(plan).map_or(0, |window| window.saturating_add(BEYOND_WINDOW));
-        POSITIONS.max(beyond).min(context)
+        POSITIONS.max(beyond_window(plan)).min(context)
     }
 
-    /// Cuts `tokens` into texts, each begun with `beginning` as the model expects it. `prompts` are fed as they are; the
-    /// first of the texts, less what is generated, is one more.
+    /// Cuts `tokens` into texts, each begun with `beginning` as the model expects it. `prompts` are fed as they are.
     pub fn new(
         plan: &Plan,
         context: u32,
@@ -39,19 +41,20 @@ impl Material {
     ) -> Self {
         let length = Self::text_length(plan, context) as usize;
         let texts = windows(tokens, beginning, length, (POSITIONS as usize).div_ceil(length));
+        let mut long = texts.first().cloned().unwrap_or_default();
+        long.truncate(LONG.max(beyond_window(plan)) as usize);
         let longest = (context.saturating_sub(GREEDY_TOKENS).max(1)) as usize;
-        prompts.extend(texts.first().cloned());
+        prompts.push(long.clone());
         for prompt in &mut prompts {
             prompt.truncate(longest);
         }
         prompts.retain(|prompt| !prompt.is_empty());
-        Self { texts, prompts }
+        Self { texts, long, prompts }
     }
 
-    /// The longest sliding window, and whether the longest text reaches beyond it; `None` where every token sees all.
+    /// The longest sliding window, and whether [`Material::long`] reaches beyond it; `None` where every token sees all.
     pub fn beyond_window(&self, plan: &Plan) -> Option<(u32, bool)> {
-        let longest = self.texts.iter().map(Vec::len).max().unwrap_or(0);
-        longest_window(plan).map(|window| (window, longest > window as usize))
+        longest_window(plan).map(|window| (window, self.long.len() > window as usize))
     }
 }
 
@@ -68,6 +71,10 @@ pub fn windows(tokens: &[u32], beginning: &[u32], length: usize, count: usize) -
     let whole = (tokens.len() / room).max(1);
     let windows = tokens.chunks(room).take(whole.min(count));
     windows.map(|window| [beginning, window].concat()).collect()
+}
+
+fn beyond_window(plan: &Plan) -> u32 {
+    longest_window(plan).map_or(0, |window| window.saturating_add(BEYOND_WINDOW))
 }
 
 fn longest_window(plan: &Plan) -> Option<u32> {

@@ -8,7 +8,7 @@ use super::*;
 use crate::executor::CallError;
 
 /// A small Qwen3 (norms of heads, tied head) or Mistral (window, head of its own).
-fn model(kind: &str, layers: u32) -> Plan {
+pub(crate) fn model(kind: &str, layers: u32) -> Plan {
     let mut config = json!({
         "model_type": kind,
         "vocab_size": 300,
