@@ -7,6 +7,7 @@
 
 mod support;
 
+mod broken;
 mod chat_config;
 mod cli;
 mod demo;
@@ -20,3 +21,4 @@ mod sources;
 mod text;
 mod tidy;
 mod tvm;
+mod verify;
