@@ -8,6 +8,7 @@
 mod support;
 
 mod broken;
+mod chat;
 mod chat_config;
 mod cli;
 mod demo;
@@ -16,7 +17,11 @@ mod fixtures;
 mod golden;
 mod gptq;
 mod hostile;
+mod http;
 mod overrides;
+mod plain;
+mod rewind;
+mod schemes;
 mod sources;
 mod text;
 mod tidy;

@@ -3,25 +3,24 @@
 use std::path::Path;
 use std::time::Instant;
 
-use packlight_convert::{Checkpoint, Conversion, Original, OverrideRule, StreamOptions};
+use packlight_convert::{Checkpoint, Conversion, Original, OverrideRule};
 use packlight_formats::manifest::packlight::Packlight;
-use packlight_formats::quant::{Codes, Storage};
+use packlight_formats::quant::Codes;
 use packlight_runner::bundle::Bundle;
 use packlight_runner::plan::{Plan, PlanWeight};
 use packlight_runner::reference::Weights;
-use packlight_runner::source::Folder;
 use packlight_runner::verify::{
     Bound, Continuation, Side, Statistics, WeightError, cost, weight_errors,
 };
 use serde::Serialize;
 
 use super::description::differences;
-use super::records::{Compared, compare};
 use super::report::{Check, print_figures, table};
+use super::tensors;
 use super::words::Words;
 use crate::args::VerifyArgs;
-use crate::report::Hinted;
-use crate::{calibration, progress};
+use crate::place::Place;
+use crate::progress;
 
 const PART: &str = "against";
 /// A bundle whose perplexity is higher than the checkpoint's by more than this factor deserves a look.
@@ -65,32 +64,28 @@ impl Weights for FromCheckpoint<'_> {
 pub(crate) fn check(
     args: &VerifyArgs,
     folder: &Path,
-    bundle: &Bundle<Folder>,
+    bundle: &Bundle<Place>,
     words: &Words,
     continuations: &[Continuation],
 ) -> anyhow::Result<(Vec<Check>, Option<Against>)> {
-    let manifest = bundle.manifest();
     let checkpoint = Checkpoint::open(folder)?;
-    let codes = Codes::find(&manifest.codes);
-    let conversion = Conversion::plan(
-        &checkpoint,
-        bundle.assignment().usual(),
-        &rules(manifest),
-        codes.unwrap_or(Codes::DEFAULT),
-    )?;
+    let codes = bundle.manifest().and_then(|manifest| Codes::find(&manifest.codes));
+    let rules = bundle.manifest().map(rules).unwrap_or_default();
+    let scheme = bundle.assignment().usual();
+    let mut conversion =
+        Conversion::plan(&checkpoint, scheme, &rules, codes.unwrap_or(Codes::DEFAULT))?;
     let start = Instant::now();
-    let mut checks = vec![
-        source(manifest, &conversion),
-        Check::of(
-            PART,
-            "description",
-            "every field, from config.json",
-            differences(bundle.model(), &conversion.model)?,
-        ),
-    ];
-    checks.extend(records(args, bundle, manifest, codes, &conversion, &checkpoint)?);
+    let mut checks = Vec::new();
+    checks.extend(bundle.manifest().map(|manifest| source(manifest, &conversion)));
+    checks.push(Check::of(
+        PART,
+        "description",
+        "every field, from config.json",
+        differences(bundle.model(), &conversion.model)?,
+    ));
+    checks.extend(tensors::check(args, bundle, &mut conversion, &checkpoint)?);
 
-    let bar = progress::bytes(manifest.requires.weight_bytes, "loading");
+    let bar = progress::bytes(bundle.weight_bytes(), "loading");
     let packed = pollster::block_on(Side::load(bundle, |bytes| bar.inc(bytes)))?;
     bar.finish_and_clear();
     let original = FromCheckpoint(Original::new(&checkpoint, &conversion.model));
@@ -157,83 +152,6 @@ fn source(manifest: &Packlight, conversion: &Conversion<'_>) -> Check {
         "the bundle was made from another config.json"
     };
     Check::note(PART, "source", found)
-}
-
-/// Every record that can be made again, bit for bit.
-fn records(
-    args: &VerifyArgs,
-    bundle: &Bundle<Folder>,
-    manifest: &Packlight,
-    codes: Option<&Codes>,
-    conversion: &Conversion<'_>,
-    checkpoint: &Checkpoint,
-) -> anyhow::Result<Vec<Check>> {
-    let rounding = manifest.rounding.unwrap_or_default();
-    // What is not finite is in the bundle, or not, by the choice of who made it.
-    let options = StreamOptions { allow_non_finite: true, rounding };
-    let calibrated = if args.recalibrate {
-        let text = args.calibration.as_deref();
-        Some(recalibrate(text, manifest, codes, conversion, checkpoint, options)?)
-    } else {
-        None
-    };
-    let compensated = calibrated.as_ref().map(|calibrated| &calibrated.compensated);
-    let bar = progress::bytes(conversion.source_bytes(), "comparing");
-    let exactly = |wanted: fn(&Storage) -> bool| {
-        compare(bundle, conversion, options, compensated, wanted, |bytes| bar.inc(bytes))
-    };
-    let unquantised = |storage: &Storage| matches!(storage, Storage::Plain(_));
-    let quantised = |storage: &Storage| matches!(storage, Storage::Grouped { .. });
-    let check = |name, what: &str, Compared { records, problems }| {
-        Check::of(
-            PART,
-            name,
-            format!("{records} records equal what {what} of the checkpoint"),
-            problems,
-        )
-    };
-    let mut checks = vec![check("unquantised tensors", "becomes", exactly(unquantised)?)];
-    bar.set_position(0);
-    let name = "quantised tensors";
-    checks.push(match unrepeatable(manifest, codes, calibrated.is_some()) {
-        Some(why) => Check::note(PART, name, format!("not compared bit for bit: {why}")),
-        None => check(name, &format!("--codes {} makes", manifest.codes), exactly(quantised)?),
-    });
-    bar.finish_and_clear();
-    Ok(checks)
-}
-
-/// Why codes cannot be made again; `None` where they can.
-fn unrepeatable(manifest: &Packlight, codes: Option<&Codes>, calibrated: bool) -> Option<String> {
-    let name = &manifest.codes;
-    let Some(codes) = codes else { return Some(format!("--codes {name} is not known")) };
-    if manifest.generator.version != env!("CARGO_PKG_VERSION") {
-        return Some(format!("another version, {}, has chosen them", manifest.generator.version));
-    }
-    (codes.calibrates && !calibrated)
-        .then(|| format!("--codes {name} depends on a text (--recalibrate makes them again)"))
-}
-
-fn recalibrate(
-    text: Option<&Path>,
-    manifest: &Packlight,
-    codes: Option<&Codes>,
-    conversion: &Conversion<'_>,
-    checkpoint: &Checkpoint,
-    options: StreamOptions,
-) -> anyhow::Result<calibration::Calibrated> {
-    let Some(codes) = codes.filter(|codes| codes.calibrates) else {
-        let message = format!("--recalibrate does not apply to --codes {}", manifest.codes);
-        return Err(Hinted::new(message, "leave it out").into());
-    };
-    let words = calibration::text(text, codes)?.unwrap_or_default();
-    let sha256 = packlight_formats::digest::sha256(words.as_bytes());
-    if manifest.calibration_sha256.as_ref() != Some(&sha256) {
-        let message = "the bundle was calibrated with another text";
-        return Err(Hinted::new(message, "give it with --calibration FILE").into());
-    }
-    let temporary = std::env::temp_dir();
-    calibration::run(conversion, checkpoint, &words, options, &temporary.join("bundle"))
 }
 
 /// The bundle's plan without weights that the checkpoint does not have in that shape: those were complained of.

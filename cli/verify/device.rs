@@ -9,7 +9,6 @@ use packlight_runner::bundle::Bundle;
 use packlight_runner::engine::{Engine, EngineError, RunsOn};
 use packlight_runner::gpu::{Adapter, Caps, GpuError};
 use packlight_runner::plan::{Op, Plan};
-use packlight_runner::source::Folder;
 use packlight_runner::verify::{
     Agreement, GREEDY_TOKENS, Greedy, Material, Statistics, StepError, Tolerance, Trace, agreement,
     trace,
@@ -18,7 +17,8 @@ use serde::Serialize;
 
 use super::report::{Check, print_figures, table};
 use super::words::Words;
-use crate::args::{CapsChoice, DeviceChoice, VerifyArgs};
+use crate::args::{DeviceChoice, VerifyArgs};
+use crate::place::Place;
 use crate::{progress, run};
 
 const PART: &str = "run";
@@ -79,7 +79,7 @@ struct Prompt {
 /// Runs part 2; only checks where there is nothing to run on.
 pub(crate) fn check(
     args: &VerifyArgs,
-    bundle: &Bundle<Folder>,
+    bundle: &Bundle<Place>,
     words: &Words,
 ) -> anyhow::Result<(Vec<Check>, Option<Run>)> {
     let plan = Plan::lower(bundle.model(), bundle.assignment());
@@ -101,10 +101,10 @@ pub(crate) fn check(
     };
     let load_s = start.elapsed().as_secs_f64();
     let mut reference = match device.runs_on() {
-        RunsOn::Gpu(_) => Some(run::load(bundle, DeviceChoice::Cpu, CapsChoice::Auto, context)?),
+        RunsOn::Gpu(_) => Some(run::load(bundle, DeviceChoice::Cpu, Caps::auto(), context)?),
         RunsOn::Cpu { .. } => None,
     };
-    let tolerance = Tolerance::F32;
+    let tolerance = device.caps().map_or(Tolerance::F32, |caps| Tolerance::of(&caps));
     let bar = progress::work(0, "running");
     let found = agreement(&mut device, reference.as_mut(), &material, tolerance, |done, of| {
         bar.set_length(of as u64);
@@ -126,7 +126,7 @@ pub(crate) fn check(
             RunsOn::Gpu(adapter) => Some(adapter.clone()),
             RunsOn::Cpu { .. } => None,
         },
-        caps: device.gpu().map(|gpu| gpu.gpu().caps()),
+        caps: device.caps(),
         kernels: device.gpu().map(packlight_runner::gpu::GpuExecutor::kernels).unwrap_or_default(),
         tolerance,
         text: words.about.clone(),
@@ -142,12 +142,12 @@ pub(crate) fn check(
 }
 
 /// Where nothing else was asked for a GPU is needed: the reference says nothing about one.
-fn load(args: &VerifyArgs, bundle: &Bundle<Folder>, context: u32) -> anyhow::Result<Engine> {
+fn load(args: &VerifyArgs, bundle: &Bundle<Place>, context: u32) -> anyhow::Result<Engine> {
     let device = match args.device {
         DeviceChoice::Auto | DeviceChoice::Gpu => DeviceChoice::Gpu,
         DeviceChoice::Cpu => DeviceChoice::Cpu,
     };
-    run::load(bundle, device, args.caps, context)
+    run::load(bundle, device, args.caps.caps, context)
 }
 
 fn is_no_adapter(error: &anyhow::Error) -> bool {
@@ -273,7 +273,7 @@ fn prompt(greedy: &Greedy, words: &Words) -> Prompt {
     }
 }
 
-fn times(greedy: &[Greedy], load_s: f64, bundle: &Bundle<Folder>, plan: &Plan) -> Times {
+fn times(greedy: &[Greedy], load_s: f64, bundle: &Bundle<Place>, plan: &Plan) -> Times {
     let prefill_s: f64 = greedy.iter().map(|greedy| greedy.prefill.as_secs_f64()).sum();
     let decode_s: f64 = greedy.iter().map(|greedy| greedy.decode.as_secs_f64()).sum();
     let prefilled: usize = greedy.iter().map(|greedy| greedy.prompt.len()).sum();
@@ -281,7 +281,7 @@ fn times(greedy: &[Greedy], load_s: f64, bundle: &Bundle<Folder>, plan: &Plan) -
     let decode_tokens_per_s = decoded as f64 / decode_s;
     Times {
         load_s,
-        load_bytes_per_s: bundle.manifest().requires.weight_bytes as f64 / load_s,
+        load_bytes_per_s: bundle.weight_bytes() as f64 / load_s,
         prefill_s,
         prefill_tokens_per_s: prefilled as f64 / prefill_s,
         decode_s,

@@ -6,30 +6,32 @@ mod description;
 mod device;
 mod records;
 mod report;
+mod tensors;
 mod words;
 
 use std::ops::ControlFlow;
 
-use packlight_formats::manifest::packlight::{PACKLIGHT, Packlight};
-use packlight_pack::{VerifyOptions, verify};
+use anyhow::Context as _;
+use packlight_pack::{Verification, VerifyOptions, verify};
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::generate::generate;
 use packlight_runner::plan::Plan;
-use packlight_runner::source::Folder;
 use packlight_runner::text::Sampling;
 use packlight_runner::verify::{Continuation, GREEDY_TOKENS, Greedy, Material};
 
 use crate::args::VerifyArgs;
+use crate::place::{self, Distant, Place};
 use crate::run;
 use report::{Check, Report};
 use words::Words;
 
+/// Files of a distant bundle that are read at once, whatever the number of cores.
+const CONNECTIONS: usize = 4;
+
 pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<bool> {
-    let options = VerifyOptions { md5: args.all, allow_extra: args.allow_extra };
-    let verification = verify(&args.bundle, options)?;
-    let manifest = fs_err::read(args.bundle.join(PACKLIGHT)).ok();
-    let manifest = manifest.and_then(|json| Packlight::parse(&json).ok());
-    let mut report = Report::new(verification, manifest.map(|manifest| manifest.generator));
+    let verification =
+        bytes(args).with_context(|| format!("`{}` cannot be verified", args.bundle.display()))?;
+    let mut report = Report::new(verification);
     let more = args.run || args.against.is_some();
     if more && report.holds() {
         beyond_bytes(args, &mut report)?;
@@ -49,8 +51,24 @@ pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<bool> {
     Ok(report.ok)
 }
 
+/// Part 1.
+fn bytes(args: &VerifyArgs) -> anyhow::Result<Verification> {
+    let options = VerifyOptions { md5: args.all, allow_extra: args.allow_extra };
+    let Some(address) = place::address(&args.bundle)? else {
+        return Ok(verify(args.bundle.as_path(), options)?);
+    };
+    let distant = Distant::new(&address);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(CONNECTIONS).build()?;
+    Ok(pool.install(|| verify(&distant, options))?)
+}
+
 fn beyond_bytes(args: &VerifyArgs, report: &mut Report) -> anyhow::Result<()> {
-    let bundle = pollster::block_on(Bundle::open(Folder::new(&args.bundle), Trust::Nothing))?;
+    let place = Place::open(&args.bundle, &args.cache)?;
+    let bundle = pollster::block_on(Bundle::open(place, Trust::Nothing))?;
+    for note in bundle.notes() {
+        eprintln!("note: {note}");
+    }
+    report.generator = bundle.manifest().map(|manifest| manifest.generator.clone());
     let model = bundle.model();
     let plan = Plan::lower(model, bundle.assignment());
     let of_device = 2 * Material::text_length(&plan, model.context).max(1024);
@@ -62,7 +80,8 @@ fn beyond_bytes(args: &VerifyArgs, report: &mut Report) -> anyhow::Result<()> {
         report.run = run;
     }
     if let Some(folder) = &args.against {
-        if words.sha256.is_some() && words.sha256 == bundle.manifest().calibration_sha256 {
+        let calibration = bundle.manifest().and_then(|m| m.calibration_sha256.as_ref());
+        if calibration.is_some() && words.sha256.as_ref() == calibration {
             let why =
                 "the text is the one that the bundle was calibrated with: figures are too good";
             report.checks.push(Check::note("against", "text", why));
@@ -71,7 +90,8 @@ fn beyond_bytes(args: &VerifyArgs, report: &mut Report) -> anyhow::Result<()> {
             Some(run) => run.greedy.iter().take(words.prompts()).map(continuation).collect(),
             None => continuations(args, &bundle, &words)?,
         };
-        let (checks, against) = against::check(args, folder, &bundle, &words, &said)?;
+        let folder = place::checkpoint(folder, &args.cache)?;
+        let (checks, against) = against::check(args, &folder, &bundle, &words, &said)?;
         report.checks.extend(checks);
         report.against = against;
     }
@@ -85,7 +105,7 @@ fn continuation(greedy: &Greedy) -> Continuation {
 /// What the bundle says after each short prompt.
 fn continuations(
     args: &VerifyArgs,
-    bundle: &Bundle<Folder>,
+    bundle: &Bundle<Place>,
     words: &Words,
 ) -> anyhow::Result<Vec<Continuation>> {
     let (plan, limit) = (Plan::lower(bundle.model(), bundle.assignment()), bundle.model().context);
@@ -93,7 +113,7 @@ fn continuations(
     prompts.truncate(words.prompts());
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let context = u32::try_from(longest).unwrap_or(u32::MAX).saturating_add(GREEDY_TOKENS);
-    let mut engine = run::load(bundle, args.device, args.caps, context)?;
+    let mut engine = run::load(bundle, args.device, args.caps.caps, context)?;
     let said = prompts.into_iter().map(|prompt| {
         engine.reset();
         let go_on = |_| ControlFlow::Continue(());

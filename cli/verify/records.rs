@@ -3,16 +3,19 @@
 use packlight_convert::{
     Compensated, Conversion, ConvertError, Piece, PlannedWeight, StreamOptions,
 };
+use packlight_formats::RecordSpec;
 use packlight_formats::quant::float::from_stored_bits;
 use packlight_formats::quant::{Order, Storage};
-use packlight_formats::{Dtype, RecordSpec};
 use packlight_runner::bundle::{Bundle, BundleError};
-use packlight_runner::source::Folder;
+
+use crate::place::Place;
 
 /// Records that are alike, and what is said of the others.
 #[derive(Debug, Default)]
 pub(crate) struct Compared {
     pub(crate) records: usize,
+    pub(crate) elements: u64,
+    pub(crate) differing: u64,
     pub(crate) problems: Vec<String>,
 }
 
@@ -38,7 +41,7 @@ enum Failure {
 /// Makes every record again and compares those of which `wanted` says so. A description that differs may name other
 /// records: those that the bundle does not have are problems too.
 pub(crate) fn compare(
-    bundle: &Bundle<Folder>,
+    bundle: &Bundle<Place>,
     conversion: &Conversion<'_>,
     options: StreamOptions,
     compensated: Option<&Compensated>,
@@ -63,7 +66,7 @@ pub(crate) fn compare(
             let range = found.bytes..found.bytes + bytes.len() as u64;
             let stored = pollster::block_on(bundle.record(&spec.name, range))?;
             missing[record] = stored.as_ref().is_none_or(|stored| stored.len() != bytes.len());
-            found.add(&bytes, stored.as_deref().unwrap_or_default(), spec.dtype);
+            found.add(&bytes, stored.as_deref().unwrap_or_default(), spec);
             Ok::<_, Failure>(())
         });
     stream.map_err(|failure| match failure {
@@ -75,11 +78,13 @@ pub(crate) fn compare(
         if !wanted(&planned.storage) {
             continue;
         }
+        compared.elements += spec.elements();
         if missing {
-            compared
-                .problems
-                .push(format!("`{}` is not there as the checkpoint makes it", spec.name));
+            compared.differing += spec.elements();
+            let problem = format!("`{}` is not there as the checkpoint makes it", spec.name);
+            compared.problems.push(problem);
         } else if let Some(problem) = found.problem(planned, spec) {
+            compared.differing += found.differing;
             compared.problems.push(problem);
         } else {
             compared.records += 1;
@@ -89,8 +94,8 @@ pub(crate) fn compare(
 }
 
 impl Found {
-    fn add(&mut self, expected: &[u8], found: &[u8], dtype: Dtype) {
-        let size = element_bytes(dtype);
+    fn add(&mut self, expected: &[u8], found: &[u8], spec: &RecordSpec) {
+        let size = usize::try_from(spec.stored.bytes()).unwrap_or(1);
         let elements =
             (self.bytes / size as u64..).zip(expected.chunks(size).zip(found.chunks(size)));
         for (index, (expected, found)) in
@@ -112,10 +117,6 @@ impl Found {
             spec.elements()
         ))
     }
-}
-
-fn element_bytes(dtype: Dtype) -> usize {
-    usize::try_from(dtype.stored().bytes()).unwrap_or(1)
 }
 
 /// At most four bytes, the lowest first.

@@ -21,7 +21,8 @@ pub(crate) struct Report {
     /// Part 1: is the packing exact?
     #[serde(flatten)]
     pub(crate) bytes: Verification,
-    /// What wrote the bundle, and what looks at it.
+    /// What wrote the bundle, where more than its bytes was looked at, and what looks at it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) generator: Option<Generator>,
     pub(crate) verifier: &'static str,
     pub(crate) checks: Vec<Check>,
@@ -91,12 +92,12 @@ impl Check {
 }
 
 impl Report {
-    pub(crate) fn new(bytes: Verification, generator: Option<Generator>) -> Self {
+    pub(crate) fn new(bytes: Verification) -> Self {
         let problems = bytes.problems.iter().map(ToString::to_string).collect();
         let found = format!("{} files, {} bytes", bytes.files, bytes.bytes);
         let checks = vec![Check::of("bytes", "sizes, hashes and manifests", found, problems)];
         let verifier = env!("CARGO_PKG_VERSION");
-        Self { bytes, generator, verifier, checks, run: None, against: None, ok: false }
+        Self { bytes, generator: None, verifier, checks, run: None, against: None, ok: false }
     }
 
     /// Whether nothing has failed so far.

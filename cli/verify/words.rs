@@ -6,10 +6,10 @@ use std::path::Path;
 use packlight_formats::digest::sha256;
 use packlight_runner::bundle::Bundle;
 use packlight_runner::plan::Plan;
-use packlight_runner::source::Folder;
 use packlight_runner::text::Text;
 use packlight_runner::verify::{Material, noise, windows};
 
+use crate::place::Place;
 use crate::report::Hinted;
 
 /// What is used where no text is given. No text that ships for calibration is in it.
@@ -34,7 +34,7 @@ pub(crate) struct Words {
 impl Words {
     /// Tokens of a text, or of the one that ships, by the bundle's tokenizer; else at least `count` of noise.
     pub(crate) fn of(
-        bundle: &Bundle<Folder>,
+        bundle: &Bundle<Place>,
         file: Option<&Path>,
         count: usize,
     ) -> anyhow::Result<Self> {
@@ -62,7 +62,7 @@ impl Words {
             Some(file) => Cow::Owned(read(file)?),
             None => TEXT.into(),
         };
-        let prompt = |message| if text.chats() { text.prompt(message) } else { text.raw(message) };
+        let prompt = |message| text.prompt(message).or_else(|_| text.raw(message));
         let tokens = text.tokenizer().encode(&words)?;
         let name = file.map_or("the text that ships".into(), |file| file.display().to_string());
         if tokens.len() < 2 {

@@ -7,8 +7,10 @@ use packlight_formats::rope::Rope;
 
 use super::arena::Arena;
 use super::buffers::Buffers;
+use super::caps::Caps;
 use super::device::Gpu;
 use super::error::GpuError;
+use super::flow::IN_FLIGHT_BYTES;
 use super::pipelines::Pipelines;
 use super::place::{Placement, check_capacity};
 use super::readback::Readback;
@@ -80,7 +82,9 @@ impl GpuExecutor {
         mut calls: Vec<Call>,
     ) -> Result<Self, GpuError> {
         calls.push(kernels::argmax(plan, placement, &gpu.caps())?);
-        let arena = gpu.scoped("allocating weights", || Arena::new(gpu, plan, placement)).await?;
+        let arena = gpu
+            .scoped("allocating weights", || Arena::new(gpu, plan, placement, IN_FLIGHT_BYTES))
+            .await?;
         let buffers = gpu
             .scoped("allocating activations and the KV cache", || {
                 Buffers::new(gpu, plan, capacity, &calls)
@@ -159,6 +163,11 @@ impl GpuExecutor {
             *kernels.entry(dispatch.kernel).or_default() += 1;
         }
         kernels
+    }
+
+    /// What its kernels rely on.
+    pub fn caps(&self) -> Caps {
+        self.gpu.caps()
     }
 
     /// How many pipelines were compiled.

@@ -12,6 +12,7 @@ use super::statistics::{Statistics, argmax};
 use crate::engine::{Engine, EngineError};
 use crate::executor::{Output, Want};
 use crate::generate::{GenerateError, generate};
+use crate::gpu::Caps;
 use crate::text::Sampling;
 
 /// Tokens that are fed one by one, at the beginning of a text and at its end.
@@ -37,6 +38,13 @@ impl Tolerance {
     /// For arithmetic in f32.
     pub const F32: Self =
         Self { mean_kld: 1e-5, same_top: 0.995, nll: 1e-3, tie: 1e-3, step: 1e-3 };
+    /// For arithmetic in f16, wherever it is used.
+    pub const F16: Self = Self { mean_kld: 1e-3, same_top: 0.97, nll: 1e-2, tie: 0.1, step: 3e-2 };
+
+    /// For what a device's kernels rely on.
+    pub fn of(caps: &Caps) -> Self {
+        if caps.f16.is_on() { Self::F16 } else { Self::F32 }
+    }
 }
 
 /// What was found.
