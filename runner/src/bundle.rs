@@ -3,6 +3,7 @@
 mod mlc;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use packlight_formats::chat_config::CHAT_CONFIG;
 use packlight_formats::config::ConfigError;
@@ -265,6 +266,24 @@ impl<S: Source> Bundle<S> {
             }
         }
         Ok(())
+    }
+
+    /// Some bytes of a record, which are not compared with any hash; `None` where there is no record of that name.
+    pub async fn record(
+        &self,
+        name: &str,
+        range: Range<u64>,
+    ) -> Result<Option<Vec<u8>>, BundleError> {
+        let mut records = self
+            .shards
+            .iter()
+            .flat_map(|shard| shard.records.iter().map(move |record| (&shard.data_path, record)));
+        let Some((path, record)) = records.find(|(_, record)| record.name == name) else {
+            return Ok(None);
+        };
+        let start = record.byte_offset + range.start.min(record.nbytes);
+        let end = record.byte_offset + range.end.min(record.nbytes);
+        Ok(Some(self.source.range(path, start..end).await?))
     }
 
     /// One chunk of a file, verified unless told not to.
