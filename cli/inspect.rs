@@ -2,7 +2,8 @@
 
 use indicatif::HumanBytes;
 use packlight_convert::{Checkpoint, Conversion};
-use packlight_formats::manifest::packlight::{PACKLIGHT, Packlight};
+use packlight_formats::manifest::packlight::{About, PACKLIGHT};
+use packlight_formats::manifest::{Names, Packlight, Span};
 use packlight_formats::model::Model;
 use packlight_formats::quant::{Assignment, Codes, Scheme};
 use packlight_runner::bundle::{Bundle, Trust};
@@ -24,12 +25,20 @@ fn bundle(args: &InspectArgs) -> anyhow::Result<()> {
         println!("{}", json!({ "sha256": bundle.sha256(), "manifest": manifest }));
         return Ok(());
     }
-    let Packlight { generator, scheme, codes, source, requires, files, .. } = manifest;
+    let Packlight { generator, files, names, max_file_bytes, .. } = manifest;
+    let About { scheme, codes, source, requires, .. } = bundle.about();
     println!("bundle      sha256 {}", bundle.sha256());
     println!("written by  {} {}", generator.name, generator.version);
     println!("scheme      {scheme}, codes {codes}");
     println!("source      {} tensors, {}", source.tensors, HumanBytes(source.bytes));
     println!("weights     {} in {} files", HumanBytes(requires.weight_bytes), files.len());
+    if let Some(cap) = max_file_bytes {
+        let parts = files.iter().filter(|file| file.holds.as_ref().is_some_and(Span::is_part));
+        println!("cut         to {}, {} files are parts", HumanBytes(*cap), parts.count());
+    }
+    if *names == Names::Hashed {
+        println!("names       by content");
+    }
     println!(
         "largest     {} ({})",
         requires.largest_tensor,

@@ -11,6 +11,8 @@ mod convert;
 mod demo;
 mod devices;
 mod inspect;
+mod interrupt;
+mod pack;
 mod progress;
 mod report;
 mod run;
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let result = match args.command {
         Command::Convert(args) => convert::run(&args),
+        Command::Pack(args) => pack::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::run(&args),

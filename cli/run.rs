@@ -98,7 +98,7 @@ pub(crate) fn load(
         CapsChoice::Auto => None,
         CapsChoice::None => Some(Caps::floor()),
     };
-    let bar = progress::bytes(bundle.manifest().requires.weight_bytes, "loading");
+    let bar = progress::bytes(bundle.about().requires.weight_bytes, "loading");
     let engine =
         pollster::block_on(Engine::load(bundle, device, ceiling, context, |bytes| bar.inc(bytes)))?;
     bar.finish_and_clear();

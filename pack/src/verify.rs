@@ -1,19 +1,21 @@
 //! Is a bundle what its manifests say? Sizes, hashes, and the manifests against each other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io::Read as _;
 use std::path::Path;
 
 use fs_err::File;
 use md5::{Digest as _, Md5};
 use packlight_formats::digest::{hex, sha256};
-use packlight_formats::manifest::packlight::{self, PACKLIGHT, Packlight};
-use packlight_formats::manifest::tensor_cache::{NDARRAY_CACHE, Shard, TENSOR_CACHE, TensorCache};
+use packlight_formats::manifest;
+use packlight_formats::manifest::packlight::{About, PACKLIGHT, Packlight};
+use packlight_formats::manifest::tensor_cache::{Shard, TENSOR_CACHE, TensorCache};
 use packlight_formats::quant::Assignment;
 use rayon::prelude::*;
 
 use crate::error::PackError;
 use crate::folder::names;
+use crate::source::read_range;
 
 /// What to check beyond chunk hashes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,8 +75,10 @@ pub fn verify(folder: &Path, options: VerifyOptions) -> Result<Verification, Pac
 
 fn verify_packlight(folder: &Path, options: VerifyOptions) -> Result<Verification, PackError> {
     let json = fs_err::read(folder.join(PACKLIGHT))?;
-    let parsed =
-        Packlight::parse(&json).and_then(|manifest| Ok((manifest.assignment()?, manifest)));
+    let parsed = Packlight::parse(&json).and_then(|manifest| {
+        let assignment = manifest.about.as_ref().map(About::assignment).transpose()?;
+        Ok((assignment, manifest))
+    });
     let (assignment, manifest) = match parsed {
         Ok(parsed) => parsed,
         // Nothing else can be checked against a manifest that contradicts itself.
@@ -84,7 +88,7 @@ fn verify_packlight(folder: &Path, options: VerifyOptions) -> Result<Verificatio
         sizes(folder, manifest.files.iter().map(|file| (file.path.as_str(), file.bytes)))?;
     let broken: BTreeSet<String> =
         problems.iter().map(|problem| problem.file().to_owned()).collect();
-    let sound: Vec<&packlight::File> =
+    let sound: Vec<&manifest::File> =
         manifest.files.iter().filter(|file| !broken.contains(&file.path)).collect();
 
     let chunks = sound.iter().flat_map(|file| {
@@ -92,7 +96,7 @@ fn verify_packlight(folder: &Path, options: VerifyOptions) -> Result<Verificatio
     });
     let chunks: Vec<_> = chunks.collect();
     let wrong = chunks.par_iter().map(|(file, (i, (range, expected)))| {
-        let found = sha256(&read_range(&folder.join(&file.path), range)?);
+        let found = sha256(&read_range(folder, &file.path, range.clone())?);
         let (file, chunk, start, end) = (file.path.clone(), *i, range.start, range.end);
         Ok((found != *expected).then_some(Problem::WrongChunk { file, chunk, start, end }))
     });
@@ -100,26 +104,26 @@ fn verify_packlight(folder: &Path, options: VerifyOptions) -> Result<Verificatio
     problems.extend(wrong.into_iter().flatten());
 
     let mut md5_shards = 0;
-    match fs_err::read(folder.join(TENSOR_CACHE))
-        .map_err(PackError::from)
-        .and_then(|json| Ok(TensorCache::parse(&json)?))
-    {
-        Ok(cache) => {
-            problems.extend(agree(folder, &manifest, &assignment, &cache));
+    let cache = joined(folder, &manifest, TENSOR_CACHE);
+    match cache.map(|json| TensorCache::parse(&json)) {
+        Some(Ok(cache)) => {
+            let about = manifest.about.as_ref().zip(assignment.as_ref());
+            problems.extend(agree(&manifest, about, &cache));
             if options.md5 {
-                let shards: Vec<&Shard> = cache
-                    .records
-                    .iter()
-                    .filter(|shard| folder.join(&shard.data_path).is_file())
-                    .collect();
+                let files = |shard: &Shard| -> Vec<String> {
+                    manifest.parts(&shard.data_path).map(|file| file.path.clone()).collect()
+                };
+                let there = |(_, files): &(&Shard, Vec<String>)| {
+                    files.iter().all(|file| folder.join(file).is_file())
+                };
+                let shards = cache.records.iter().map(|shard| (shard, files(shard)));
+                let shards: Vec<_> = shards.filter(there).collect();
                 md5_shards = shards.len();
                 problems.extend(wrong_md5(folder, &shards)?);
             }
         }
-        Err(PackError::Manifest(error)) => {
-            problems.push(Problem::Manifests { reason: error.to_string() });
-        }
-        Err(_) => problems.push(Problem::Missing { file: TENSOR_CACHE.into() }),
+        Some(Err(error)) => problems.push(Problem::Manifests { reason: error.to_string() }),
+        None => problems.push(Problem::Missing { file: TENSOR_CACHE.into() }),
     }
     if !options.allow_extra {
         let known = |name: &String| name == PACKLIGHT || manifest.file(name).is_some();
@@ -147,10 +151,11 @@ fn verify_mlc(folder: &Path) -> Result<Verification, PackError> {
     let cache = TensorCache::parse(&fs_err::read(folder.join(TENSOR_CACHE))?)?;
     let mut problems =
         sizes(folder, cache.records.iter().map(|shard| (shard.data_path.as_str(), shard.nbytes)))?;
-    let sound: Vec<&Shard> = cache
+    let sound: Vec<(&Shard, Vec<String>)> = cache
         .records
         .iter()
         .filter(|shard| !problems.iter().any(|problem| problem.file() == shard.data_path))
+        .map(|shard| (shard, vec![shard.data_path.clone()]))
         .collect();
     let md5_shards = sound.len();
     problems.extend(wrong_md5(folder, &sound)?);
@@ -186,56 +191,65 @@ fn sizes<'a>(
     Ok(problems)
 }
 
+/// A file of the bundle whose parts are all there. Whether they are what they should be is told of each part.
+fn joined(folder: &Path, manifest: &Packlight, name: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for file in manifest.parts(name) {
+        bytes.extend(fs_err::read(folder.join(&file.path)).ok()?);
+    }
+    manifest.size(name).is_some().then_some(bytes)
+}
+
 /// The two manifests name the same shards, and the shards hold what the model needs.
 fn agree(
-    folder: &Path,
     manifest: &Packlight,
-    assignment: &Assignment,
+    about: Option<(&About, &Assignment)>,
     cache: &TensorCache,
 ) -> Vec<Problem> {
     let mut reasons = Vec::new();
     for shard in &cache.records {
         let (path, nbytes) = (&shard.data_path, shard.nbytes);
-        match manifest.file(path) {
-            Some(file) if file.bytes == nbytes => {}
-            Some(file) => {
+        match manifest.size(path) {
+            Some(bytes) if bytes == nbytes => {}
+            Some(bytes) => {
                 reasons.push(format!(
-                    "{TENSOR_CACHE} gives `{path}` {nbytes} bytes, {PACKLIGHT} {}",
-                    file.bytes
+                    "{TENSOR_CACHE} gives `{path}` {nbytes} bytes, {PACKLIGHT} {bytes}"
                 ));
             }
             None => reasons.push(format!("{TENSOR_CACHE} names `{path}`, {PACKLIGHT} does not")),
         }
     }
-    let records = cache.records.iter().flat_map(|shard| &shard.records);
-    let mut held: BTreeMap<String, _> =
-        records.map(|record| (record.name.clone(), record.spec())).collect();
-    for weight in manifest.model.weights() {
-        for record in assignment.storage(weight).records() {
-            if held.remove(&record.name).as_ref() != Some(record) {
-                let name = &record.name;
-                reasons
-                    .push(format!("{TENSOR_CACHE} does not hold `{name}` as the model needs it"));
+    if let Some((about, assignment)) = about {
+        let records = cache.records.iter().flat_map(|shard| &shard.records);
+        let mut held: BTreeMap<String, _> =
+            records.map(|record| (record.name.clone(), record.spec())).collect();
+        for weight in about.model.weights() {
+            for record in assignment.storage(weight).records() {
+                if held.remove(&record.name).as_ref() != Some(record) {
+                    let name = &record.name;
+                    reasons.push(format!(
+                        "{TENSOR_CACHE} does not hold `{name}` as the model needs it"
+                    ));
+                }
             }
         }
-    }
-    let unused = |name| format!("{TENSOR_CACHE} holds `{name}`, which the model does not use");
-    reasons.extend(held.keys().map(unused));
-    let bytes = |name: &str| fs_err::read(folder.join(name)).ok();
-    if manifest.file(NDARRAY_CACHE).is_some() && bytes(NDARRAY_CACHE) != bytes(TENSOR_CACHE) {
-        reasons.push(format!("{NDARRAY_CACHE} differs from {TENSOR_CACHE}"));
+        let unused = |name| format!("{TENSOR_CACHE} holds `{name}`, which the model does not use");
+        reasons.extend(held.keys().map(unused));
     }
     reasons.into_iter().map(|reason| Problem::Manifests { reason }).collect()
 }
 
-fn wrong_md5(folder: &Path, shards: &[&Shard]) -> Result<Vec<Problem>, PackError> {
-    let checked = shards.par_iter().map(|shard| {
-        let mut file = File::open(folder.join(&shard.data_path))?;
+/// Shards, each with its files in order.
+fn wrong_md5(folder: &Path, shards: &[(&Shard, Vec<String>)]) -> Result<Vec<Problem>, PackError> {
+    let checked = shards.par_iter().map(|(shard, files)| {
         let (mut md5, mut buffer) = (Md5::new(), vec![0; 1 << 20]);
-        loop {
-            match file.read(&mut buffer)? {
-                0 => break,
-                n => md5.update(&buffer[..n]),
+        for file in files {
+            let mut file = File::open(folder.join(file))?;
+            loop {
+                match file.read(&mut buffer)? {
+                    0 => break,
+                    n => md5.update(&buffer[..n]),
+                }
             }
         }
         let file = shard.data_path.clone();
@@ -243,14 +257,6 @@ fn wrong_md5(folder: &Path, shards: &[&Shard]) -> Result<Vec<Problem>, PackError
     });
     let checked: Vec<Option<Problem>> = checked.collect::<Result<_, PackError>>()?;
     Ok(checked.into_iter().flatten().collect())
-}
-
-fn read_range(path: &Path, range: &std::ops::Range<u64>) -> Result<Vec<u8>, PackError> {
-    let mut file = File::open(path)?;
-    file.seek(SeekFrom::Start(range.start))?;
-    let mut bytes = Vec::new();
-    file.take(range.end - range.start).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 impl Verification {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use packlight_formats::digest::sha256;
-use packlight_formats::manifest::ManifestError;
-use packlight_formats::manifest::packlight::{File, PACKLIGHT, Packlight};
+use packlight_formats::manifest::packlight::{About, PACKLIGHT, Packlight};
 use packlight_formats::manifest::tensor_cache::{Shard, TENSOR_CACHE, TensorCache};
+use packlight_formats::manifest::{File, ManifestError};
 use packlight_formats::model::Model;
 use packlight_formats::quant::Assignment;
 
@@ -20,6 +20,10 @@ const PIECE_BYTES: usize = 8 << 20;
 pub enum BundleError {
     #[error("there is no bundle: packlight.json is missing")]
     NotABundle,
+    #[error(
+        "packlight.json does not describe the model: the bundle was packed from one of MLC-LLM's"
+    )]
+    NotDescribed,
     #[error("`{0}` is missing")]
     Missing(String),
     #[error(transparent)]
@@ -39,6 +43,7 @@ impl BundleError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::NotABundle => "give the folder that `packlight convert -o` wrote".into(),
+            Self::NotDescribed => "convert the original checkpoint instead".into(),
             Self::WrongChunk { .. } => {
                 "the bundle is damaged: convert it again, or look at it all the same with --no-verify".into()
             }
@@ -65,6 +70,7 @@ pub struct Bundle<S> {
     source: S,
     trust: Trust,
     manifest: Packlight,
+    about: About,
     sha256: String,
     assignment: Assignment,
     shards: Vec<Shard>,
@@ -75,9 +81,10 @@ impl<S: Source> Bundle<S> {
     pub async fn open(source: S, trust: Trust) -> Result<Self, BundleError> {
         let json = source.file(PACKLIGHT).await?.ok_or(BundleError::NotABundle)?;
         let manifest = Packlight::parse(&json)?;
-        let assignment = manifest.assignment()?;
-        let mut bundle =
-            Self { source, trust, sha256: sha256(&json), assignment, shards: Vec::new(), manifest };
+        let about = manifest.about.clone().ok_or(BundleError::NotDescribed)?;
+        let assignment = about.assignment()?;
+        let (sha256, shards) = (sha256(&json), Vec::new());
+        let mut bundle = Self { source, trust, manifest, about, sha256, assignment, shards };
         let cache = bundle
             .file(TENSOR_CACHE)
             .await?
@@ -91,7 +98,7 @@ impl<S: Source> Bundle<S> {
     fn check(&self) -> Result<(), BundleError> {
         let disagree = |reason: String| Err(BundleError::Disagree(reason));
         for shard in &self.shards {
-            if self.manifest.file(&shard.data_path).is_none_or(|file| file.bytes != shard.nbytes) {
+            if self.manifest.size(&shard.data_path) != Some(shard.nbytes) {
                 return disagree(format!(
                     "`{}` is not in {PACKLIGHT} with {} bytes",
                     shard.data_path, shard.nbytes
@@ -101,7 +108,7 @@ impl<S: Source> Bundle<S> {
         let records = self.shards.iter().flat_map(|shard| &shard.records);
         let mut held: BTreeMap<&str, _> =
             records.map(|record| (record.name.as_str(), record.spec())).collect();
-        for weight in self.manifest.model.weights() {
+        for weight in self.about.model.weights() {
             for needed in self.assignment.storage(weight).records() {
                 if held.remove(needed.name.as_str()).as_ref() != Some(needed) {
                     return disagree(format!(
@@ -121,12 +128,17 @@ impl<S: Source> Bundle<S> {
 
     /// The description of its model.
     pub fn model(&self) -> &Model {
-        &self.manifest.model
+        &self.about.model
     }
 
     /// How its weights are stored.
     pub fn assignment(&self) -> &Assignment {
         &self.assignment
+    }
+
+    /// How its weights were made, and what they need.
+    pub fn about(&self) -> &About {
+        &self.about
     }
 
     /// Its own manifest.
@@ -139,14 +151,16 @@ impl<S: Source> Bundle<S> {
         &self.sha256
     }
 
-    /// A file beside the weights, checked against its hashes; `None` where the bundle has none of that name.
-    pub async fn file(&self, path: &str) -> Result<Option<Vec<u8>>, BundleError> {
-        let Some(file) = self.manifest.file(path) else { return Ok(None) };
-        let mut bytes = Vec::new();
-        for i in 0..file.sha256.len() {
-            bytes.extend(self.chunk(file, i).await?);
+    /// A file beside the weights, joined and checked against its hashes; `None` where the bundle has none of that name.
+    pub async fn file(&self, name: &str) -> Result<Option<Vec<u8>>, BundleError> {
+        let mut bytes = None;
+        for file in self.manifest.parts(name) {
+            let bytes = bytes.get_or_insert_with(Vec::new);
+            for i in 0..file.sha256.len() {
+                bytes.extend(self.chunk(file, i).await?);
+            }
         }
-        Ok(Some(bytes))
+        Ok(bytes)
     }
 
     /// Streams every record into `sink`; `progress` is told the bytes of each chunk.
@@ -156,12 +170,13 @@ impl<S: Source> Bundle<S> {
         E: From<BundleError> + From<W::Error>,
     {
         for shard in &self.shards {
-            let Some(file) = self.manifest.file(&shard.data_path) else { continue };
             let mut cutter = Cutter::new(shard);
-            for i in 0..file.sha256.len() {
-                let bytes = self.chunk(file, i).await?;
-                cutter.push(&bytes, sink)?;
-                progress(bytes.len() as u64);
+            for file in self.manifest.parts(&shard.data_path) {
+                for i in 0..file.sha256.len() {
+                    let bytes = self.chunk(file, i).await?;
+                    cutter.push(&bytes, sink)?;
+                    progress(bytes.len() as u64);
+                }
             }
         }
         Ok(())

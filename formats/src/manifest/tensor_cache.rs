@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::ManifestError;
 use crate::dtype::Dtype;
+use crate::file_name::is_file_name;
 use crate::record::RecordSpec;
-use crate::safetensors::is_file_name;
 
 /// Name of the manifest.
 pub const TENSOR_CACHE: &str = "tensor-cache.json";
