@@ -16,6 +16,8 @@ mod golden;
 mod gptq;
 mod hostile;
 mod overrides;
+mod packing;
+mod resume;
 mod sources;
 mod text;
 mod tidy;

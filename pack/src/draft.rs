@@ -247,13 +247,13 @@ impl Draft {
             ("packlight", env!("CARGO_PKG_VERSION").to_owned()),
             ("shards", sha256(json(&self.contents.tensors).as_bytes())),
             ("max-file-bytes", cap),
-            ("names", json(&self.cut.names)),
+            ("names", json(&self.cut.names).trim_matches('"').into()),
         ];
         if let Some(about) = &self.contents.about {
             recipe.extend([
                 ("scheme", about.scheme.clone()),
                 ("codes", about.codes.clone()),
-                ("rounding", json(&about.rounding)),
+                ("rounding", json(&about.rounding).trim_matches('"').into()),
                 ("calibration", json(&about.calibration_sha256)),
                 ("overrides", json(&about.overrides)),
                 ("checkpoint", sha256(json(&about.source).as_bytes())),

@@ -18,6 +18,8 @@ mod records;
 mod shards;
 mod sidecar;
 mod source;
+#[cfg(test)]
+mod tests;
 mod verify;
 mod writer;
 

@@ -9,6 +9,8 @@ pub mod requires;
 #[cfg(test)]
 mod schema;
 pub mod tensor_cache;
+#[cfg(test)]
+mod tests;
 
 pub use files::{File, HEADERS, Span};
 pub use names::{Names, content_id, cut, part_name, split_id, with_id};
