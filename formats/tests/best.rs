@@ -17,7 +17,13 @@ fn coded(codes: &str, layout: Grouped, dtype: Dtype, group: &[f32]) -> (f32, Vec
     let mut words = vec![0; layout.words_per_group() as usize];
     let mut scale = [0.0];
     let grid = Grid { layout, dtype, rounding: Rounding::Even };
-    grid.encode_row(group, Codes::find(codes).expect("a chooser"), &mut words, &mut scale);
+    grid.encode_rows(
+        group,
+        group.len(),
+        Codes::find(codes).expect("a chooser"),
+        &mut words,
+        &mut scale,
+    );
     let stored = from_stored_bits(dtype, stored_bits(dtype, scale[0]));
     let mut decoded = vec![0.0; group.len()];
     layout.decode_row(&words, &[stored], &mut decoded);

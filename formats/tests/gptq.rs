@@ -85,7 +85,7 @@ fn by_gptq(grid: &Grid, rows: &[f32], hessian: &Hessian) -> Vec<f32> {
 
 fn by_best(grid: &Grid, row: &[f32]) -> Vec<f32> {
     let best = Codes::find("best").expect("a chooser");
-    decoded(grid, row, |row, words, scales| grid.encode_row(row, best, words, scales))
+    decoded(grid, row, |row, words, scales| grid.encode_rows(row, row.len(), best, words, scales))
 }
 
 /// `e^T H e` of a row.

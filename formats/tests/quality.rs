@@ -21,7 +21,7 @@ fn relative_error(values: &[f32], layout: Grouped, dtype: Dtype, codes: &Codes) 
     let (mut error, mut norm) = (0.0, 0.0);
     for original in values.chunks(COLUMNS) {
         let row: Vec<f32> = original.iter().map(|&w| round_to(dtype, w)).collect();
-        grid.encode_row(&row, codes, &mut words, &mut scales);
+        grid.encode_rows(&row, row.len(), codes, &mut words, &mut scales);
         for scale in &mut scales {
             *scale = from_stored_bits(dtype, stored_bits(dtype, *scale));
         }

@@ -3,6 +3,11 @@
 //! A scheme says what is quantised, into how many bits and how the result is laid out. Which codes a group gets is
 //! another question, answered by a chooser ([`codes`]); every chooser works with every grouped scheme.
 
+#![expect(
+    clippy::inline_always,
+    reason = "only what is inlined into a function made for certain vector instructions uses them"
+)]
+
 mod assignment;
 pub mod codes;
 pub mod float;
