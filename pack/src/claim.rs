@@ -32,6 +32,8 @@ pub struct Claim {
     pub(crate) draft: Draft,
     pub(crate) folder: Folder,
     pub(crate) kept: Kept,
+    /// MD5 of shards that an earlier attempt wrote whole.
+    md5: BTreeMap<usize, String>,
     damaged: Vec<String>,
 }
 
@@ -51,15 +53,15 @@ impl Draft {
         let mut recipe: BTreeMap<String, String> =
             self.recipe().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         recipe.insert("source".into(), options.origin);
-        let (folder, written) = Folder::claim(path, options.occupied, &recipe)?;
-        let (kept, damaged) = kept(&self, &folder, written)?;
+        let (folder, past) = Folder::claim(path, options.occupied, &recipe)?;
+        let (kept, damaged) = kept(&self, &folder, past.files)?;
         let kept_bytes: u64 = kept.keys().map(|&(shard, part)| self.part_bytes(shard, part)).sum();
         let needed = self.bytes().saturating_sub(kept_bytes).saturating_add(options.scratch_bytes);
         let free = fs4::available_space(path)?;
         if needed > free {
             return Err(PackError::NoSpace { folder: path.into(), needed, free });
         }
-        Ok(Claim { draft: self, folder, kept, damaged })
+        Ok(Claim { draft: self, folder, kept, md5: past.md5, damaged })
     }
 
     fn part_bytes(&self, shard: usize, part: usize) -> u64 {
@@ -98,6 +100,11 @@ impl Claim {
             }
         }
         wanted
+    }
+
+    /// The MD5 of a shard that is there, if it was noted.
+    pub(crate) fn noted_md5(&self, shard: usize) -> Option<&String> {
+        self.md5.get(&shard).filter(|_| self.has(shard))
     }
 
     /// Whether all of a shard is there.

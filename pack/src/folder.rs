@@ -48,41 +48,40 @@ impl Folder {
     }
 
     /// Creates the folder if need be, locks it, and clears it of all but what a stopped process wrote by the same
-    /// recipe: those files come back.
+    /// recipe: that is what the second value has, and nothing in it is checked.
     ///
     /// Manifests go first, so that a reader never sees an old one beside new shards.
     pub(crate) fn claim(
         path: &Path,
         occupied: Occupied,
         recipe: &Recipe,
-    ) -> Result<(Self, Vec<Entry>), PackError> {
+    ) -> Result<(Self, Past), PackError> {
         Self::check(path, occupied)?;
         fs_err::create_dir_all(path)?;
         let (journal, past) = Journal::open(path)?;
         let folder = Self { path: path.into(), journal };
         let mut goes: BTreeSet<String> = past.stale.iter().cloned().collect();
-        let Past { recipe: begun, files: written, .. } = past;
-        let mut kept = Vec::new();
-        match begun {
+        let kept = match &past.recipe {
             // Nothing is lost by beginning anew where nothing was written.
-            Some(begun) if occupied == Occupied::Refuse && !written.is_empty() => {
-                let differences = differences(&begun, recipe);
+            Some(begun) if occupied == Occupied::Refuse && !past.files.is_empty() => {
+                let differences = differences(begun, recipe);
                 if !differences.is_empty() {
                     return Err(PackError::OtherOptions { folder: path.into(), differences });
                 }
-                kept = written;
+                past
             }
             _ => {
-                goes.extend(written.into_iter().map(|entry| entry.path));
+                goes.extend(past.files.into_iter().map(|entry| entry.path));
                 goes.extend(folder.earlier_bundle()?);
                 folder.journal.restart(recipe, goes.iter().cloned().collect())?;
+                Past::default()
             }
-        }
+        };
         for name in [PACKLIGHT, TENSOR_CACHE, NDARRAY_CACHE] {
             folder.remove(name)?;
         }
         goes.extend(names(path)?.into_iter().filter(|name| is_temporary(name) || is_shard(name)));
-        for name in goes.difference(&kept.iter().map(|entry| entry.path.clone()).collect()) {
+        for name in goes.difference(&kept.files.iter().map(|entry| entry.path.clone()).collect()) {
             folder.remove(name)?;
         }
         Ok((folder, kept))
@@ -127,6 +126,11 @@ impl Folder {
         self.journal.announce(entry)?;
         file.persist(self.path.join(&name)).map_err(|error| failed(error.error))?;
         Ok(())
+    }
+
+    /// Notes the MD5 of a shard for whoever goes on with it.
+    pub(crate) fn note_md5(&self, shard: usize, md5: String) -> Result<(), PackError> {
+        self.journal.md5(shard, md5)
     }
 
     /// Writes a small file whole.

@@ -29,6 +29,8 @@ enum Line {
     Stale(Vec<String>),
     /// A file that is about to get its name.
     File(Entry),
+    /// The MD5 of a whole shard, which is not known from its parts.
+    Md5(usize, String),
 }
 
 /// A file that was written.
@@ -50,6 +52,8 @@ pub(crate) struct Past {
     pub(crate) recipe: Option<Recipe>,
     pub(crate) stale: Vec<String>,
     pub(crate) files: Vec<Entry>,
+    /// By shard.
+    pub(crate) md5: BTreeMap<usize, String>,
 }
 
 /// An open journal, locked for as long as it is.
@@ -93,6 +97,11 @@ impl Journal {
         self.append(&Line::File(entry))
     }
 
+    /// Notes the MD5 of a shard.
+    pub(crate) fn md5(&self, shard: usize, md5: String) -> Result<(), PackError> {
+        self.append(&Line::Md5(shard, md5))
+    }
+
     fn append(&self, line: &Line) -> Result<(), PackError> {
         let mut text = serde_json::to_vec(line).map_err(std::io::Error::other)?;
         text.push(b'\n');
@@ -133,6 +142,9 @@ impl Past {
                 Ok(Line::Recipe(recipe)) => past.recipe = Some(recipe),
                 Ok(Line::Stale(paths)) => past.stale.extend(paths),
                 Ok(Line::File(entry)) => past.files.push(entry),
+                Ok(Line::Md5(shard, md5)) => {
+                    past.md5.insert(shard, md5);
+                }
                 Err(_) => {}
             }
         }

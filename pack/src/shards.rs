@@ -51,7 +51,7 @@ impl<T: Send + 'static> Worker<T> {
 pub(crate) struct ShardWriter {
     claim: Arc<Claim>,
     disk: Worker<Result<Kept, PackError>>,
-    md5: Worker<BTreeMap<usize, String>>,
+    md5: Worker<Result<BTreeMap<usize, String>, PackError>>,
 }
 
 impl ShardWriter {
@@ -76,8 +76,9 @@ impl ShardWriter {
 
     /// Waits for the threads. Parts that did not get all their bytes have no name and are gone.
     pub(crate) fn finish(self) -> Result<Filled, PackError> {
-        let (disk, md5) = (self.disk.finish(), self.md5.finish()?);
-        let mut written = disk??;
+        // The disk thread first: if it failed, the other has only run into the same.
+        let (disk, md5) = (self.disk.finish(), self.md5.finish());
+        let (mut written, md5) = (disk??, md5??);
         let stray = || std::io::Error::other("a writing thread is still there");
         let claim = Arc::into_inner(self.claim).ok_or_else(stray)?;
         written.extend(claim.kept.clone());
@@ -104,7 +105,7 @@ impl Filled {
                 self.written.get(&(shard, part)).cloned().ok_or_else(missing)
             });
             let parts = parts.collect::<Result<Vec<_>, _>>()?;
-            let md5 = match self.md5.get(&shard) {
+            let md5 = match self.md5.get(&shard).or_else(|| self.claim.noted_md5(shard)) {
                 Some(md5) => md5.clone(),
                 None => md5_of_files(&self.claim, shard, &parts)?,
             };
@@ -170,7 +171,10 @@ impl Open {
 }
 
 /// MD5 of the shards that come whole. Of those with parts that are there already, not all bytes do.
-fn md5_shards(claim: &Claim, pieces: &Receiver<Piece>) -> BTreeMap<usize, String> {
+fn md5_shards(
+    claim: &Claim,
+    pieces: &Receiver<Piece>,
+) -> Result<BTreeMap<usize, String>, PackError> {
     let comes_whole = |shard: usize| claim.kept.range((shard, 0)..(shard + 1, 0)).next().is_none();
     let mut open: BTreeMap<usize, Md5> = BTreeMap::new();
     let mut done = BTreeMap::new();
@@ -181,10 +185,12 @@ fn md5_shards(claim: &Claim, pieces: &Receiver<Piece>) -> BTreeMap<usize, String
         let md5 = open.entry(shard).or_default();
         md5.update(&*bytes);
         if offset + bytes.len() as u64 == claim.draft.shard(shard).nbytes {
-            done.insert(shard, hex(&open.remove(&shard).unwrap_or_default().finalize()));
+            let md5 = hex(&open.remove(&shard).unwrap_or_default().finalize());
+            claim.folder.note_md5(shard, md5.clone())?;
+            done.insert(shard, md5);
         }
     }
-    done
+    Ok(done)
 }
 
 /// MD5 of a shard that was not written in one go.
