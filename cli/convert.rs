@@ -21,7 +21,7 @@ use crate::args::{ConvertArgs, RoundingChoice};
 use crate::calibration::Windows;
 use crate::pack::{print_written, refuse_same, report_kept, warn_of_parts};
 use crate::report::Hinted;
-use crate::{calibration, interrupt, progress, sidecars};
+use crate::{calibration, interrupt, place, progress, sidecars};
 
 pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     if let Some(threads) = args.threads {
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     let codes = Codes::find(&args.codes).ok_or_else(|| unknown("chooser", &args.codes))?;
     let rounding = rounding(args.rounding, codes)?;
     let text = calibration::text(args.calibration.as_deref(), codes)?;
-    let checkpoint = Checkpoint::open(&args.checkpoint)?;
+    let checkpoint = Checkpoint::open(&place::checkpoint(&args.checkpoint, &args.cache)?)?;
     let conversion = Conversion::plan(&checkpoint, scheme, &override_rules(args)?, codes)?;
     let calibration = text.map(|text| calibration::windows(&conversion, &text)).transpose()?;
     let records = conversion.records();
@@ -116,7 +116,7 @@ impl Job<'_> {
         draft: Draft,
         output: &Path,
         bar: &ProgressBar,
-        begins: impl FnOnce() -> anyhow::Result<()>,
+        begins: impl FnOnce() -> std::io::Result<()>,
     ) -> anyhow::Result<Written> {
         let Self { conversion, records, shards, options, .. } = self;
         let weights: u64 = records.iter().map(RecordSpec::stored_bytes).sum();

@@ -7,6 +7,7 @@
 
 mod support;
 
+mod chat;
 mod chat_config;
 mod cli;
 mod demo;
@@ -15,9 +16,13 @@ mod fixtures;
 mod golden;
 mod gptq;
 mod hostile;
+mod http;
 mod overrides;
 mod packing;
+mod plain;
 mod resume;
+mod rewind;
+mod schemes;
 mod sources;
 mod text;
 mod tidy;

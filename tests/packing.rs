@@ -123,6 +123,7 @@ fn hashed_names_never_stand_for_other_bytes() {
 #[test]
 fn a_bundle_of_mlc_is_cut_and_comes_back() {
     let (folder, whole) = converted(&fixture("qwen2"));
+    let expected = logits(&whole, &folder);
     fs_err::remove_file(whole.join("packlight.json")).unwrap();
     fs_err::create_dir(whole.join(".git")).unwrap();
     fs_err::write(whole.join(".gitattributes"), "*.bin filter=lfs").unwrap();
@@ -133,6 +134,9 @@ fn a_bundle_of_mlc_is_cut_and_comes_back() {
     assert!(contents(&cut).values().all(|bytes| bytes.len() <= 20_000));
     let reduced = manifest(&cut);
     assert!(reduced.about.is_none(), "nothing is known of how it was made");
+    // It runs as MLC's own do, by its chat configuration.
+    assert!(logits(&cut, &folder) == expected);
+    assert!(packlight!("inspect", cut).ok().contains("note        a plain MLC bundle"));
     pack(&cut, &back, &[]);
     let back = contents(&back);
     for (name, bytes) in contents(&whole) {

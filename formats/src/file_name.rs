@@ -4,7 +4,7 @@
 const RESERVED: [&str; 4] = ["con", "prn", "aux", "nul"];
 
 /// A plain name on every system: nothing that leaves the folder, hides in it, or means a device.
-pub(crate) fn is_file_name(name: &str) -> bool {
+pub fn is_file_name(name: &str) -> bool {
     let forbidden = |c: char| c.is_control() || "/\\:*?\"<>|".contains(c);
     !name.is_empty()
         && name.len() <= 255

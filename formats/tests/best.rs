@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 
-const Q3: Grouped = Grouped { bits: 3, group: 40 };
-const Q4: Grouped = Grouped { bits: 4, group: 32 };
-const Q8: Grouped = Grouped { bits: 8, group: 32 };
+const Q3: Grouped = Grouped::mlc(3, 40);
+const Q4: Grouped = Grouped::mlc(4, 32);
+const Q8: Grouped = Grouped::mlc(8, 32);
 const DTYPES: [Dtype; 3] = [Dtype::Float16, Dtype::Bfloat16, Dtype::Float32];
 
 /// The stored scale of a group and what is restored with it.

@@ -11,8 +11,8 @@ use packlight_formats::quant::codes::gptq::Feedback;
 use packlight_formats::quant::float::{from_stored_bits, round_to, stored_bits};
 use packlight_formats::quant::{Codes, Grid, Grouped, Rounding};
 
-const Q3: Grouped = Grouped { bits: 3, group: 40 };
-const Q4: Grouped = Grouped { bits: 4, group: 32 };
+const Q3: Grouped = Grouped::mlc(3, 40);
+const Q4: Grouped = Grouped::mlc(4, 32);
 /// Not a whole number of groups of either.
 const COLUMNS: usize = 168;
 /// Not a whole number of what is quantised side by side.

@@ -20,8 +20,8 @@ pub enum PackError {
     NoSpace { folder: PathBuf, needed: u64, free: u64 },
     #[error("the bundle does not fit {}:{}", .host.unwrap_or("the limit"), list(.misfits))]
     DoesNotFit { host: Option<&'static str>, misfits: Vec<Misfit> },
-    #[error("`{}` is not a bundle: it has no tensor-cache.json", .0.display())]
-    NotABundle(PathBuf),
+    #[error("`{0}` is not a bundle: it has no tensor-cache.json")]
+    NotABundle(String),
     #[error("`{file}` is missing")]
     Missing { file: String },
     #[error("`{file}` has {found} bytes, expected {expected}")]
@@ -34,7 +34,8 @@ pub enum PackError {
     Disagree(String),
     #[error("writing `{path}` failed: {source}")]
     Write { path: String, source: std::io::Error },
-    #[error(transparent)]
+    // Not transparent: what went wrong on the way to a host is inside.
+    #[error("{0}")]
     Io(#[from] std::io::Error),
     #[error(transparent)]
     Manifest(#[from] ManifestError),
@@ -75,7 +76,9 @@ impl PackError {
             }
             Self::NoSpace { .. } => "free some space, or choose a folder on another disk".into(),
             Self::DoesNotFit { misfits, .. } => misfits.iter().map(Misfit::hint).next()?.into(),
-            Self::NotABundle(_) => "give the folder that `packlight convert -o` wrote".into(),
+            Self::NotABundle(_) => {
+                "give the folder that `packlight convert -o` wrote, or its URL".into()
+            }
             Self::Write { source, .. } | Self::Io(source) if is_full(source) => {
                 "make room and run the same command again (without --force): it goes on where it stopped".into()
             }

@@ -59,7 +59,7 @@ impl Source {
         let json = match read(&folder.join(TENSOR_CACHE))? {
             Some(json) => json,
             None => read(&folder.join(NDARRAY_CACHE))?
-                .ok_or_else(|| PackError::NotABundle(folder.into()))?,
+                .ok_or_else(|| PackError::NotABundle(folder.display().to_string()))?,
         };
         let tensors = TensorCache::parse(&json)?;
         for shard in &tensors.records {

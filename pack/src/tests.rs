@@ -128,7 +128,7 @@ proptest! {
                 prop_assert!(joined(&bundle, &manifest, &shard.data_path) == input.shard(plan));
             }
             let options = VerifyOptions { md5: true, allow_extra: false };
-            prop_assert_eq!(verify(&bundle, options).unwrap().problems, vec![]);
+            prop_assert_eq!(verify(bundle.as_path(), options).unwrap().problems, vec![]);
             written.push(files(&bundle));
         }
         for (i, cut) in cuts.iter().enumerate() {

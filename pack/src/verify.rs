@@ -1,21 +1,18 @@
 //! Is a bundle what its manifests say? Sizes, hashes, and the manifests against each other.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read as _;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::io::Read;
 
-use fs_err::File;
 use md5::{Digest as _, Md5};
 use packlight_formats::digest::{hex, sha256};
-use packlight_formats::manifest;
-use packlight_formats::manifest::packlight::{About, PACKLIGHT, Packlight};
-use packlight_formats::manifest::tensor_cache::{Shard, TENSOR_CACHE, TensorCache};
+use packlight_formats::manifest::packlight::{About, CHUNK_BYTES, PACKLIGHT};
+use packlight_formats::manifest::tensor_cache::{NDARRAY_CACHE, TENSOR_CACHE};
+use packlight_formats::manifest::{File, HEADERS, Packlight, TensorCache};
 use packlight_formats::quant::Assignment;
 use rayon::prelude::*;
 
 use crate::error::PackError;
-use crate::folder::names;
-use crate::source::read_range;
+use crate::files::Files;
 
 /// What to check beyond chunk hashes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,6 +46,8 @@ pub struct Verification {
 pub enum Problem {
     #[error("`{file}` is missing")]
     Missing { file: String },
+    #[error("`{file}` cannot be read: {reason}")]
+    Unreadable { file: String, reason: String },
     #[error("`{file}` has {found} bytes, expected {expected}")]
     WrongSize { file: String, found: u64, expected: u64 },
     #[error(
@@ -63,141 +62,252 @@ pub enum Problem {
     Manifests { reason: String },
 }
 
-/// Checks a bundle folder: ours by its chunk hashes, a plain MLC bundle by its MD5 sums.
-pub fn verify(folder: &Path, options: VerifyOptions) -> Result<Verification, PackError> {
-    let tensor_cache = folder.join(TENSOR_CACHE);
-    let ours = folder.join(PACKLIGHT);
-    if !ours.is_file() && !tensor_cache.is_file() {
-        return Err(PackError::NotABundle(folder.into()));
+/// Checks a bundle, each file read once: ours by its chunk hashes, a plain MLC bundle by its MD5 sums.
+pub fn verify<F: Files + ?Sized>(
+    files: &F,
+    options: VerifyOptions,
+) -> Result<Verification, PackError> {
+    if let Some(json) = read(files, PACKLIGHT)? {
+        return verify_packlight(files, options, &json);
     }
-    if ours.is_file() { verify_packlight(folder, options) } else { verify_mlc(folder) }
+    // Until TVM 0.22 MLC-LLM wrote it under its old name only.
+    for name in [TENSOR_CACHE, NDARRAY_CACHE] {
+        if let Some(cache) = read(files, name)? {
+            return verify_mlc(files, &cache);
+        }
+    }
+    Err(PackError::NotABundle(files.place()))
 }
 
-fn verify_packlight(folder: &Path, options: VerifyOptions) -> Result<Verification, PackError> {
-    let json = fs_err::read(folder.join(PACKLIGHT))?;
-    let parsed = Packlight::parse(&json).and_then(|manifest| {
+fn verify_packlight<F: Files + ?Sized>(
+    files: &F,
+    options: VerifyOptions,
+    json: &[u8],
+) -> Result<Verification, PackError> {
+    let parsed = Packlight::parse(json).and_then(|manifest| {
         let assignment = manifest.about.as_ref().map(About::assignment).transpose()?;
         Ok((assignment, manifest))
     });
     let (assignment, manifest) = match parsed {
         Ok(parsed) => parsed,
         // Nothing else can be checked against a manifest that contradicts itself.
-        Err(error) => return Ok(Verification::failed(&json, error.to_string())),
+        Err(error) => return Ok(Verification::failed(json, error.to_string())),
     };
-    let mut problems =
-        sizes(folder, manifest.files.iter().map(|file| (file.path.as_str(), file.bytes)))?;
-    let broken: BTreeSet<String> =
-        problems.iter().map(|problem| problem.file().to_owned()).collect();
-    let sound: Vec<&manifest::File> =
-        manifest.files.iter().filter(|file| !broken.contains(&file.path)).collect();
-
-    let chunks = sound.iter().flat_map(|file| {
-        file.chunks(manifest.chunk_bytes).enumerate().map(move |chunk| (file, chunk))
-    });
-    let chunks: Vec<_> = chunks.collect();
-    let wrong = chunks.par_iter().map(|(file, (i, (range, expected)))| {
-        let found = sha256(&read_range(folder, &file.path, range.clone())?);
-        let (file, chunk, start, end) = (file.path.clone(), *i, range.start, range.end);
-        Ok((found != *expected).then_some(Problem::WrongChunk { file, chunk, start, end }))
-    });
-    let wrong: Vec<Option<Problem>> = wrong.collect::<Result<_, PackError>>()?;
-    problems.extend(wrong.into_iter().flatten());
-
-    let mut md5_shards = 0;
-    let cache = joined(folder, &manifest, TENSOR_CACHE);
-    match cache.map(|json| TensorCache::parse(&json)) {
-        Some(Ok(cache)) => {
+    let names = files.names()?;
+    let cache = join(files, &manifest, TENSOR_CACHE)?;
+    let cache = cache.as_deref().map(TensorCache::parse).transpose();
+    let shards = match &cache {
+        Ok(Some(cache)) if options.md5 => cache.records.as_slice(),
+        _ => &[],
+    };
+    let expected = |file: &'_ File| Expected {
+        path: file.path.clone(),
+        bytes: file.bytes,
+        chunk_bytes: manifest.chunk_bytes,
+        sha256: file.sha256.clone(),
+    };
+    // The parts of a shard are read one after another, for its MD5; all else in any order.
+    let mut runs: Vec<Run<'_>> = shards
+        .iter()
+        .map(|shard| Run {
+            files: manifest.parts(&shard.data_path).map(expected).collect(),
+            md5: Some((&shard.data_path, &shard.md5)),
+        })
+        .filter(|run: &Run<'_>| !run.files.is_empty())
+        .collect();
+    let is_shard = |file: &File| shards.iter().any(|s| file.holds() == Some(&s.data_path));
+    // A host that reads header rules does not serve them.
+    let served = |file: &File| names.is_some() || file.path != HEADERS;
+    let others = manifest.files.iter().filter(|file| !is_shard(file) && served(file));
+    runs.extend(others.map(|file| Run { files: vec![expected(file)], md5: None }));
+    let mut checked = check_all(files, runs)?;
+    match cache {
+        Ok(None) => checked.problems.push(Problem::Missing { file: TENSOR_CACHE.into() }),
+        Ok(Some(cache)) => {
             let about = manifest.about.as_ref().zip(assignment.as_ref());
-            problems.extend(agree(&manifest, about, &cache));
-            if options.md5 {
-                let files = |shard: &Shard| -> Vec<String> {
-                    manifest.parts(&shard.data_path).map(|file| file.path.clone()).collect()
-                };
-                let there = |(_, files): &(&Shard, Vec<String>)| {
-                    files.iter().all(|file| folder.join(file).is_file())
-                };
-                let shards = cache.records.iter().map(|shard| (shard, files(shard)));
-                let shards: Vec<_> = shards.filter(there).collect();
-                md5_shards = shards.len();
-                problems.extend(wrong_md5(folder, &shards)?);
-            }
+            checked.problems.extend(agree(&manifest, about, &cache));
         }
-        Some(Err(error)) => problems.push(Problem::Manifests { reason: error.to_string() }),
-        None => problems.push(Problem::Missing { file: TENSOR_CACHE.into() }),
+        Err(error) => {
+            checked.problems.push(Problem::Manifests { reason: error.to_string() });
+        }
     }
     if !options.allow_extra {
         let known = |name: &String| name == PACKLIGHT || manifest.file(name).is_some();
-        problems.extend(
-            names(folder)?
-                .into_iter()
-                .filter(|name| !known(name))
-                .map(|file| Problem::Stray { file }),
-        );
+        let strays = names.into_iter().flatten().filter(|name| !known(name));
+        checked.problems.extend(strays.map(|file| Problem::Stray { file }));
     }
-    problems.sort();
-    problems.dedup();
+    checked.problems.sort();
+    checked.problems.dedup();
+    let bytes = manifest.files.iter().map(|file| file.bytes).sum::<u64>() + json.len() as u64;
     Ok(Verification {
         files: manifest.files.len() + 1,
-        bytes: manifest.files.iter().map(|file| file.bytes).sum::<u64>() + json.len() as u64,
-        chunks: chunks.len(),
-        md5_shards,
-        sha256: Some(sha256(&json)),
-        problems,
+        bytes,
+        chunks: checked.chunks,
+        md5_shards: checked.md5_shards,
+        sha256: Some(sha256(json)),
+        problems: checked.problems,
     })
 }
 
 /// A plain MLC bundle has one hash per shard and says nothing of its other files.
-fn verify_mlc(folder: &Path) -> Result<Verification, PackError> {
-    let cache = TensorCache::parse(&fs_err::read(folder.join(TENSOR_CACHE))?)?;
-    let mut problems =
-        sizes(folder, cache.records.iter().map(|shard| (shard.data_path.as_str(), shard.nbytes)))?;
-    let sound: Vec<(&Shard, Vec<String>)> = cache
-        .records
-        .iter()
-        .filter(|shard| !problems.iter().any(|problem| problem.file() == shard.data_path))
-        .map(|shard| (shard, vec![shard.data_path.clone()]))
-        .collect();
-    let md5_shards = sound.len();
-    problems.extend(wrong_md5(folder, &sound)?);
-    let bytes = cache.records.iter().map(|shard| shard.nbytes).sum();
+fn verify_mlc<F: Files + ?Sized>(files: &F, json: &[u8]) -> Result<Verification, PackError> {
+    let cache = match TensorCache::parse(json) {
+        Ok(cache) => cache,
+        Err(error) => {
+            let failed = Verification::failed(json, error.to_string());
+            return Ok(Verification { sha256: None, ..failed });
+        }
+    };
+    let runs = cache.records.iter().map(|shard| {
+        let file = Expected {
+            path: shard.data_path.clone(),
+            bytes: shard.nbytes,
+            // Only the pieces it is read in.
+            chunk_bytes: CHUNK_BYTES,
+            sha256: Vec::new(),
+        };
+        Run { files: vec![file], md5: Some((&shard.data_path, &shard.md5)) }
+    });
+    let checked = check_all(files, runs.collect())?;
     Ok(Verification {
         files: cache.records.len(),
-        bytes,
+        bytes: cache.records.iter().map(|shard| shard.nbytes).sum(),
         chunks: 0,
-        md5_shards,
+        md5_shards: checked.md5_shards,
         sha256: None,
-        problems,
+        problems: checked.problems,
     })
 }
 
-fn sizes<'a>(
-    folder: &Path,
-    files: impl Iterator<Item = (&'a str, u64)>,
-) -> Result<Vec<Problem>, PackError> {
-    let mut problems = Vec::new();
-    for (path, expected) in files {
-        let file = path.to_owned();
-        match fs_err::metadata(folder.join(path)) {
-            Ok(metadata) if metadata.len() == expected => {}
-            Ok(metadata) => {
-                problems.push(Problem::WrongSize { file, found: metadata.len(), expected });
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                problems.push(Problem::Missing { file });
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(problems)
+/// What a manifest says of a file.
+struct Expected {
+    path: String,
+    bytes: u64,
+    chunk_bytes: u64,
+    /// Of each chunk, where the manifest has them.
+    sha256: Vec<String>,
 }
 
-/// A file of the bundle whose parts are all there. Whether they are what they should be is told of each part.
-fn joined(folder: &Path, manifest: &Packlight, name: &str) -> Option<Vec<u8>> {
+/// Files that are read one after another.
+struct Run<'a> {
+    files: Vec<Expected>,
+    /// The shard that they make up and its MD5, where that is to be compared.
+    md5: Option<(&'a str, &'a str)>,
+}
+
+#[derive(Default)]
+struct Checked {
+    chunks: usize,
+    md5_shards: usize,
+    problems: Vec<Problem>,
+}
+
+fn check_all<F: Files + ?Sized>(files: &F, runs: Vec<Run<'_>>) -> Result<Checked, PackError> {
+    let checked = runs.into_par_iter().map(|run| check(files, &run));
+    let checked: Vec<Checked> = checked.collect::<Result<_, PackError>>()?;
+    Ok(checked.into_iter().fold(Checked::default(), |mut all, one| {
+        all.chunks += one.chunks;
+        all.md5_shards += one.md5_shards;
+        all.problems.extend(one.problems);
+        all
+    }))
+}
+
+/// Reads each file once. The MD5 of what is missing or has the wrong size is not compared.
+fn check<F: Files + ?Sized>(files: &F, run: &Run<'_>) -> Result<Checked, PackError> {
+    let (mut checked, mut sum) = (Checked::default(), run.md5.map(|_| Md5::new()));
+    for expected in &run.files {
+        match check_file(files, expected, sum.as_mut(), &mut checked)? {
+            None => {}
+            Some(problem) => {
+                checked.problems.push(problem);
+                sum = None;
+            }
+        }
+    }
+    if let (Some((file, expected)), Some(sum)) = (run.md5, sum) {
+        checked.md5_shards = 1;
+        if hex(&sum.finalize()) != expected {
+            checked.problems.push(Problem::WrongMd5 { file: file.into() });
+        }
+    }
+    Ok(checked)
+}
+
+/// Compares the chunks of a file. What is not there, or of the wrong size, is compared no further and comes back.
+fn check_file<F: Files + ?Sized>(
+    files: &F,
+    Expected { path, bytes, chunk_bytes, sha256: hashes }: &Expected,
+    mut md5: Option<&mut Md5>,
+    checked: &mut Checked,
+) -> Result<Option<Problem>, PackError> {
+    let (file, bytes) = (path.clone(), *bytes);
+    let unreadable = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => Ok(Some(Problem::Missing { file: file.clone() })),
+        std::io::ErrorKind::InvalidData => {
+            Ok(Some(Problem::Unreadable { file: file.clone(), reason: error.to_string() }))
+        }
+        _ => Err(PackError::Io(error)),
+    };
+    let mut reader = match files.open(path, Some(bytes)) {
+        Ok(reader) => reader,
+        Err(error) => return unreadable(error),
+    };
+    let (mut found, mut chunk, mut wrong) = (0, Vec::new(), Vec::new());
+    for i in 0.. {
+        chunk.clear();
+        // A byte beyond the end is looked for, and no more.
+        let limit = if found < bytes { (*chunk_bytes).min(bytes - found) } else { 1 };
+        if let Err(error) = reader.by_ref().take(limit).read_to_end(&mut chunk) {
+            return unreadable(error);
+        }
+        let (start, end) = (found, found + chunk.len() as u64);
+        found = end;
+        if let Some(expected) = hashes.get(i) {
+            checked.chunks += 1;
+            if sha256(&chunk) != *expected {
+                wrong.push(Problem::WrongChunk { file: file.clone(), chunk: i, start, end });
+            }
+        }
+        if let Some(md5) = &mut md5 {
+            md5.update(&chunk);
+        }
+        if chunk.is_empty() || found > bytes {
+            break;
+        }
+    }
+    if found != bytes {
+        let found = files.size(path)?.unwrap_or(found);
+        return Ok(Some(Problem::WrongSize { file, found, expected: bytes }));
+    }
+    checked.problems.extend(wrong);
+    Ok(None)
+}
+
+/// A file of the bundle, or nothing where a part is missing. Whether it is what it should be is told of each part.
+fn join<F: Files + ?Sized>(
+    files: &F,
+    manifest: &Packlight,
+    name: &str,
+) -> Result<Option<Vec<u8>>, PackError> {
     let mut bytes = Vec::new();
     for file in manifest.parts(name) {
-        bytes.extend(fs_err::read(folder.join(&file.path)).ok()?);
+        match read(files, &file.path)? {
+            Some(part) => bytes.extend(part),
+            None => return Ok(None),
+        }
     }
-    manifest.size(name).is_some().then_some(bytes)
+    Ok(manifest.size(name).map(|_| bytes))
+}
+
+/// A whole file, or nothing where there is none.
+fn read<F: Files + ?Sized>(files: &F, path: &str) -> Result<Option<Vec<u8>>, PackError> {
+    let mut bytes = Vec::new();
+    match files.open(path, None).and_then(|mut file| file.read_to_end(&mut bytes)) {
+        Ok(_) => Ok(Some(bytes)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The two manifests name the same shards, and the shards hold what the model needs.
@@ -239,26 +349,6 @@ fn agree(
     reasons.into_iter().map(|reason| Problem::Manifests { reason }).collect()
 }
 
-/// Shards, each with its files in order.
-fn wrong_md5(folder: &Path, shards: &[(&Shard, Vec<String>)]) -> Result<Vec<Problem>, PackError> {
-    let checked = shards.par_iter().map(|(shard, files)| {
-        let (mut md5, mut buffer) = (Md5::new(), vec![0; 1 << 20]);
-        for file in files {
-            let mut file = File::open(folder.join(file))?;
-            loop {
-                match file.read(&mut buffer)? {
-                    0 => break,
-                    n => md5.update(&buffer[..n]),
-                }
-            }
-        }
-        let file = shard.data_path.clone();
-        Ok((hex(&md5.finalize()) != shard.md5).then_some(Problem::WrongMd5 { file }))
-    });
-    let checked: Vec<Option<Problem>> = checked.collect::<Result<_, PackError>>()?;
-    Ok(checked.into_iter().flatten().collect())
-}
-
 impl Verification {
     fn failed(json: &[u8], reason: String) -> Self {
         Self {
@@ -268,20 +358,6 @@ impl Verification {
             md5_shards: 0,
             sha256: Some(sha256(json)),
             problems: vec![Problem::Manifests { reason }],
-        }
-    }
-}
-
-impl Problem {
-    /// The file it is about; empty where it is about several.
-    fn file(&self) -> &str {
-        match self {
-            Self::Missing { file }
-            | Self::WrongSize { file, .. }
-            | Self::WrongChunk { file, .. }
-            | Self::WrongMd5 { file }
-            | Self::Stray { file } => file,
-            Self::Manifests { .. } => "",
         }
     }
 }

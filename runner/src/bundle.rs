@@ -1,13 +1,19 @@
 //! A bundle as the runner reads it: manifests first, then every shard once, chunk by verified chunk.
 
+mod mlc;
+
 use std::collections::BTreeMap;
 
+use packlight_formats::chat_config::CHAT_CONFIG;
+use packlight_formats::config::ConfigError;
 use packlight_formats::digest::sha256;
-use packlight_formats::manifest::packlight::{About, PACKLIGHT, Packlight};
-use packlight_formats::manifest::tensor_cache::{Shard, TENSOR_CACHE, TensorCache};
-use packlight_formats::manifest::{File, ManifestError};
+use packlight_formats::manifest::packlight::PACKLIGHT;
+use packlight_formats::manifest::tensor_cache::{
+    NDARRAY_CACHE, Shard, ShardRecord, TENSOR_CACHE, TensorCache,
+};
+use packlight_formats::manifest::{File, ManifestError, Packlight};
 use packlight_formats::model::Model;
-use packlight_formats::quant::Assignment;
+use packlight_formats::quant::{Assignment, SCHEMES};
 
 use crate::executor::WeightSink;
 use crate::source::{Source, SourceError};
@@ -18,12 +24,16 @@ const PIECE_BYTES: usize = 8 << 20;
 /// Why a bundle cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    #[error("there is no bundle: packlight.json is missing")]
+    #[error("there is no bundle: neither {PACKLIGHT} nor {TENSOR_CACHE} is there")]
     NotABundle,
-    #[error(
-        "packlight.json does not describe the model: the bundle was packed from one of MLC-LLM's"
-    )]
-    NotDescribed,
+    #[error("there is neither {PACKLIGHT} nor {CHAT_CONFIG} to say what model this is")]
+    NoChatConfig,
+    #[error("`{CHAT_CONFIG}`: {0}")]
+    ChatConfig(String),
+    #[error("`{CHAT_CONFIG}`: the quantisation `{0}` is not supported")]
+    UnknownScheme(String),
+    #[error("`{CHAT_CONFIG}`: the model cannot be described from its `model_config`: {0}")]
+    Describe(#[from] ConfigError),
     #[error("`{0}` is missing")]
     Missing(String),
     #[error(transparent)]
@@ -36,22 +46,62 @@ pub enum BundleError {
         "`{file}` chunk {chunk} (bytes {start}..{end}) does not have the SHA-256 of the manifest"
     )]
     WrongChunk { file: String, chunk: usize, start: u64, end: u64 },
+    #[error("`{file}` does not have the MD5 sum of the manifest")]
+    WrongMd5 { file: String },
+    #[error("record `{record}` is cut off: `{file}` ends at byte {found}, before byte {expected}")]
+    CutOff { record: String, file: String, found: u64, expected: u64 },
 }
 
 impl BundleError {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::NotABundle => "give the folder that `packlight convert -o` wrote".into(),
-            Self::NotDescribed => "convert the original checkpoint instead".into(),
-            Self::WrongChunk { .. } => {
-                "the bundle is damaged: convert it again, or look at it all the same with --no-verify".into()
+            Self::NotABundle => {
+                "give the folder that `packlight convert -o` wrote, or its URL".into()
             }
-            Self::Missing(_) | Self::Manifest(_) | Self::Disagree(_) | Self::Source(SourceError::Truncated { .. }) => {
+            Self::NoChatConfig => {
+                "a bundle of MLC-LLM's needs the file that `mlc_llm gen_config` writes".into()
+            }
+            Self::UnknownScheme(_) => {
+                let names: Vec<&str> = SCHEMES.iter().map(|scheme| scheme.name).collect();
+                format!("supported are {}", names.join(", "))
+            }
+            Self::Describe(error) => return error.hint(),
+            Self::WrongChunk { .. } | Self::WrongMd5 { .. } => {
+                "the bundle is damaged: get it again, or look at it all the same with --no-verify"
+                    .into()
+            }
+            Self::Missing(_)
+            | Self::Manifest(_)
+            | Self::Disagree(_)
+            | Self::CutOff { .. }
+            | Self::Source(SourceError::Truncated { .. }) => {
                 "the bundle is damaged: `packlight verify` lists everything wrong with it".into()
             }
-            Self::Source(SourceError::Io { .. }) => return None,
+            Self::ChatConfig(_) | Self::Source(SourceError::Io { .. }) => {
+                return None;
+            }
         })
+    }
+
+    /// A file that a manifest names could not be read.
+    fn unreadable(error: SourceError) -> Self {
+        match error {
+            SourceError::Io { path, source } if source.kind() == std::io::ErrorKind::NotFound => {
+                Self::Missing(path)
+            }
+            error => error.into(),
+        }
+    }
+
+    /// The same of a file that holds bytes of a shard from `start` on, naming the record that is cut off where the file
+    /// is.
+    fn naming_record(self, shard: &Shard, start: u64, expected: u64) -> Self {
+        let Self::Source(SourceError::Truncated { path, found, .. }) = self else { return self };
+        let mut records = shard.records.iter();
+        let record = records.find(|record| record.byte_offset + record.nbytes > start + found);
+        let record = record.map_or_else(String::new, |record| record.name.clone());
+        Self::CutOff { record, file: path, found, expected }
     }
 }
 
@@ -67,38 +117,72 @@ pub enum Trust {
 /// An open bundle: its manifests are read and agree with each other.
 #[derive(Debug)]
 pub struct Bundle<S> {
-    source: S,
-    trust: Trust,
-    manifest: Packlight,
-    about: About,
+    files: Files<S>,
+    description: Description,
     sha256: String,
-    assignment: Assignment,
     shards: Vec<Shard>,
 }
 
+/// The files of a bundle.
+#[derive(Debug)]
+struct Files<S> {
+    source: S,
+    trust: Trust,
+    /// Ours; a plain MLC bundle has none.
+    manifest: Option<Packlight>,
+}
+
+/// Which model a bundle holds, and how.
+#[derive(Debug)]
+struct Description {
+    model: Model,
+    assignment: Assignment,
+    /// What was assumed where the manifest does not say it.
+    notes: Vec<String>,
+}
+
 impl<S: Source> Bundle<S> {
-    /// Reads both manifests.
+    /// Reads both manifests; where ours is not there or does not describe the model, MLC's chat configuration.
     pub async fn open(source: S, trust: Trust) -> Result<Self, BundleError> {
-        let json = source.file(PACKLIGHT).await?.ok_or(BundleError::NotABundle)?;
-        let manifest = Packlight::parse(&json)?;
-        let about = manifest.about.clone().ok_or(BundleError::NotDescribed)?;
-        let assignment = about.assignment()?;
-        let (sha256, shards) = (sha256(&json), Vec::new());
-        let mut bundle = Self { source, trust, manifest, about, sha256, assignment, shards };
-        let cache = bundle
-            .file(TENSOR_CACHE)
-            .await?
-            .ok_or_else(|| BundleError::Missing(TENSOR_CACHE.into()))?;
-        bundle.shards = TensorCache::parse(&cache)?.records;
+        let json = source.file(PACKLIGHT).await?;
+        let manifest = json.as_deref().map(Packlight::parse).transpose()?;
+        let files = Files { source, trust, manifest };
+        let cache = match files.read(TENSOR_CACHE).await? {
+            None if files.manifest.is_some() => {
+                return Err(BundleError::Missing(TENSOR_CACHE.into()));
+            }
+            // Until TVM 0.22 MLC-LLM wrote it under its old name only.
+            None => files.read(NDARRAY_CACHE).await?.ok_or(BundleError::NotABundle)?,
+            Some(cache) => cache,
+        };
+        let shards = TensorCache::parse(&cache)?.records;
+        let about = files.manifest.as_ref().and_then(|manifest| manifest.about.as_ref());
+        let description = match about {
+            Some(about) => Description {
+                model: about.model.clone(),
+                assignment: about.assignment()?,
+                notes: Vec::new(),
+            },
+            None => files.describe(&shards).await?,
+        };
+        let sha256 = sha256(json.as_deref().unwrap_or(&cache));
+        let mut bundle = Self { files, description, sha256, shards };
         bundle.check()?;
         Ok(bundle)
     }
 
     /// The shards are the manifest's files, and hold every record of the model and no other.
-    fn check(&self) -> Result<(), BundleError> {
+    fn check(&mut self) -> Result<(), BundleError> {
         let disagree = |reason: String| Err(BundleError::Disagree(reason));
+        let records = self.shards.iter().flat_map(|shard| &shard.records);
+        for native in
+            records.map(ShardRecord::spec).filter(|spec| spec.stored != spec.dtype.stored())
+        {
+            self.description.assignment.keep_native(native.name);
+        }
         for shard in &self.shards {
-            if self.manifest.size(&shard.data_path) != Some(shard.nbytes) {
+            let Some(manifest) = self.manifest() else { break };
+            if manifest.size(&shard.data_path) != Some(shard.nbytes) {
                 return disagree(format!(
                     "`{}` is not in {PACKLIGHT} with {} bytes",
                     shard.data_path, shard.nbytes
@@ -108,8 +192,8 @@ impl<S: Source> Bundle<S> {
         let records = self.shards.iter().flat_map(|shard| &shard.records);
         let mut held: BTreeMap<&str, _> =
             records.map(|record| (record.name.as_str(), record.spec())).collect();
-        for weight in self.about.model.weights() {
-            for needed in self.assignment.storage(weight).records() {
+        for weight in self.model().weights() {
+            for needed in self.assignment().storage(weight).records() {
                 if held.remove(needed.name.as_str()).as_ref() != Some(needed) {
                     return disagree(format!(
                         "{TENSOR_CACHE} does not hold `{}` as the model needs it",
@@ -128,39 +212,44 @@ impl<S: Source> Bundle<S> {
 
     /// The description of its model.
     pub fn model(&self) -> &Model {
-        &self.about.model
+        &self.description.model
     }
 
     /// How its weights are stored.
     pub fn assignment(&self) -> &Assignment {
-        &self.assignment
+        &self.description.assignment
     }
 
-    /// How its weights were made, and what they need.
-    pub fn about(&self) -> &About {
-        &self.about
+    /// Its own manifest; a plain MLC bundle has none.
+    pub fn manifest(&self) -> Option<&Packlight> {
+        self.files.manifest.as_ref()
     }
 
-    /// Its own manifest.
-    pub fn manifest(&self) -> &Packlight {
-        &self.manifest
+    /// Whether the manifest describes the model. Otherwise it was understood from MLC's chat configuration.
+    pub fn is_described(&self) -> bool {
+        self.manifest().is_some_and(|manifest| manifest.about.is_some())
     }
 
-    /// SHA-256 of `packlight.json`, which names every other byte.
+    /// What its user should know: how a bundle that is not described was understood.
+    pub fn notes(&self) -> &[String] {
+        &self.description.notes
+    }
+
+    /// Bytes of all shards.
+    pub fn weight_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.nbytes).sum()
+    }
+
+    /// SHA-256 of `packlight.json`, which names every other byte; of a plain MLC bundle's `tensor-cache.json`, which
+    /// names the shards.
     pub fn sha256(&self) -> &str {
         &self.sha256
     }
 
-    /// A file beside the weights, joined and checked against its hashes; `None` where the bundle has none of that name.
+    /// A file beside the weights, checked against its hashes where there are any; `None` where the bundle has none of
+    /// that name.
     pub async fn file(&self, name: &str) -> Result<Option<Vec<u8>>, BundleError> {
-        let mut bytes = None;
-        for file in self.manifest.parts(name) {
-            let bytes = bytes.get_or_insert_with(Vec::new);
-            for i in 0..file.sha256.len() {
-                bytes.extend(self.chunk(file, i).await?);
-            }
-        }
-        Ok(bytes)
+        self.files.read(name).await
     }
 
     /// Streams every record into `sink`; `progress` is told the bytes of each chunk.
@@ -169,11 +258,27 @@ impl<S: Source> Bundle<S> {
         W: WeightSink,
         E: From<BundleError> + From<W::Error>,
     {
+        let Files { source, manifest, .. } = &self.files;
+        let names = self.shards.iter().map(|shard| shard.data_path.as_str());
+        let paths: Vec<&str> = match manifest {
+            Some(manifest) => {
+                names.flat_map(|name| manifest.parts(name)).map(|file| file.path.as_str()).collect()
+            }
+            None => names.collect(),
+        };
+        source.announce(&paths);
         for shard in &self.shards {
+            let Some(manifest) = manifest else {
+                self.files.load_mlc::<W, E>(shard, sink, &mut progress).await?;
+                continue;
+            };
             let mut cutter = Cutter::new(shard);
-            for file in self.manifest.parts(&shard.data_path) {
+            for file in manifest.parts(&shard.data_path) {
+                let start = file.holds.as_ref().map_or(0, |span| span.start);
                 for i in 0..file.sha256.len() {
-                    let bytes = self.chunk(file, i).await?;
+                    let bytes = self.files.chunk(manifest, file, i).await;
+                    let bytes =
+                        bytes.map_err(|error| error.naming_record(shard, start, file.bytes))?;
                     cutter.push(&bytes, sink)?;
                     progress(bytes.len() as u64);
                 }
@@ -181,20 +286,35 @@ impl<S: Source> Bundle<S> {
         }
         Ok(())
     }
+}
+
+impl<S: Source> Files<S> {
+    /// A file of the bundle, joined from its parts.
+    async fn read(&self, name: &str) -> Result<Option<Vec<u8>>, BundleError> {
+        let Some(manifest) = &self.manifest else { return Ok(self.source.file(name).await?) };
+        let mut bytes = None;
+        for file in manifest.parts(name) {
+            let bytes = bytes.get_or_insert_with(Vec::new);
+            for i in 0..file.sha256.len() {
+                bytes.extend(self.chunk(manifest, file, i).await?);
+            }
+        }
+        Ok(bytes)
+    }
 
     /// One chunk of a file, verified unless told not to.
-    async fn chunk(&self, file: &File, chunk: usize) -> Result<Vec<u8>, BundleError> {
+    async fn chunk(
+        &self,
+        manifest: &Packlight,
+        file: &File,
+        chunk: usize,
+    ) -> Result<Vec<u8>, BundleError> {
         let path = &file.path;
-        let Some((range, expected)) = file.chunks(self.manifest.chunk_bytes).nth(chunk) else {
+        let Some((range, expected)) = file.chunks(manifest.chunk_bytes).nth(chunk) else {
             return Ok(Vec::new());
         };
         let (start, end) = (range.start, range.end);
-        let bytes = self.source.range(path, range).await.map_err(|error| match error {
-            SourceError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-                BundleError::Missing(path.clone())
-            }
-            error => error.into(),
-        })?;
+        let bytes = self.source.range(path, range).await.map_err(BundleError::unreadable)?;
         if self.trust == Trust::Nothing && sha256(&bytes) != expected {
             return Err(BundleError::WrongChunk { file: path.clone(), chunk, start, end });
         }

@@ -90,9 +90,10 @@ impl ShardRecord {
         }
     }
 
-    /// Name, type and shape.
+    /// Name, types and shape. Whether a float32 record holds bfloat16 is told by its size, whatever its format says.
     pub fn spec(&self) -> RecordSpec {
-        RecordSpec::new(self.name.clone(), self.dtype, self.shape.clone())
+        let spec = RecordSpec::new(self.name.clone(), self.dtype, self.shape.clone());
+        if self.nbytes == spec.memory_bytes() { spec.native() } else { spec }
     }
 }
 
@@ -102,7 +103,10 @@ impl TensorCache {
         let mut cache = self.clone();
         let records = cache.records.iter_mut().flat_map(|shard| &mut shard.records);
         let mut float32 = false;
-        for record in records.filter(|record| record.dtype == Dtype::Float32) {
+        let is_bf16 = |record: &&mut ShardRecord| {
+            record.dtype == Dtype::Float32 && record.spec().stored == Dtype::Bfloat16
+        };
+        for record in records.filter(is_bf16) {
             record.dtype = Dtype::Bfloat16;
             record.format = "raw".into();
             float32 = true;

@@ -1,7 +1,8 @@
 //! Group quantisation: runs of `group` values along a row share a scale; codes are packed into 32-bit words.
 //!
-//! A code `c` stands for `(c - max_code/2) * scale`. Element `i` of a word sits in bits `i * bits`, the first in the
-//! lowest. Rows are padded to whole groups with code 0. (mlc_llm/quantization/group_quantization.py, utils.py)
+//! A code `c` stands for `(c - zero_code) * scale`. Element `i` of a word sits in bits `i * bits`, the first in the
+//! lowest, unless its [`Coding`] says otherwise. Rows are padded to whole groups with code 0.
+//! (mlc_llm/quantization/group_quantization.py, utils.py)
 
 use std::marker::PhantomData;
 
@@ -14,9 +15,34 @@ pub struct Grouped {
     pub bits: u32,
     /// Values that share a scale.
     pub group: u32,
+    /// What the codes stand for, and where they are.
+    pub coding: Coding,
+}
+
+/// Whose codes they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// MLC's: as many codes below zero as above, the highest code unused.
+    Mlc,
+    /// ExecuTorch's 4-bit group-symmetric layout (`q4gsw`): -8..7, stored with 8 added. It is decoded only.
+    Q4gsw {
+        /// Whether the first of two codes is in the upper half of their byte, as in embeddings; in linear layers it is
+        /// in the lower.
+        high_first: bool,
+    },
 }
 
 impl Grouped {
+    /// A layout of MLC's schemes.
+    pub const fn mlc(bits: u32, group: u32) -> Self {
+        Self { bits, group, coding: Coding::Mlc }
+    }
+
+    /// ExecuTorch's `q4gsw`, whose groups have 32, 64 or 128 values; see [`Coding::Q4gsw`].
+    pub const fn q4gsw(group: u32, high_first: bool) -> Self {
+        Self { bits: 4, group, coding: Coding::Q4gsw { high_first } }
+    }
+
     /// Codes in a word; bits left over at its top are zero.
     pub const fn codes_per_word(self) -> u32 {
         32 / self.bits
@@ -29,7 +55,15 @@ impl Grouped {
 
     /// The code that stands for zero.
     pub const fn zero_code(self) -> u32 {
-        (1 << (self.bits - 1)) - 1
+        match self.coding {
+            Coding::Mlc => (1 << (self.bits - 1)) - 1,
+            Coding::Q4gsw { .. } => 1 << (self.bits - 1),
+        }
+    }
+
+    /// Whether the first of two codes is in the upper half of their byte.
+    pub const fn high_first(self) -> bool {
+        matches!(self.coding, Coding::Q4gsw { high_first: true })
     }
 
     /// Groups, and so scales, of a row of `columns` values.
@@ -58,13 +92,14 @@ impl Grouped {
     /// Restores one row: `out[k] = (code - zero_code) * scale` in f32.
     pub fn decode_row(self, words: &[u32], scales: &[f32], out: &mut [f32]) {
         let mask = (1u32 << self.bits) - 1;
+        let swap = u32::from(self.high_first());
         let groups = out.chunks_mut(self.group as usize);
         for ((group, words), &scale) in
             groups.zip(words.chunks(self.words_per_group() as usize)).zip(scales)
         {
             for (values, &word) in group.chunks_mut(self.codes_per_word() as usize).zip(words) {
                 for (i, value) in (0..).zip(values) {
-                    let code = (word >> (i * self.bits)) & mask;
+                    let code = (word >> ((i ^ swap) * self.bits)) & mask;
                     *value = (code as f32 - self.zero_code() as f32) * scale;
                 }
             }
@@ -189,7 +224,7 @@ mod tests {
         for (bits, group) in [(4, 32), (3, 40), (8, 32), (4, 48)] {
             for dtype in [Dtype::Float16, Dtype::Bfloat16, Dtype::Float32] {
                 for rounding in [Rounding::Even, Rounding::Away] {
-                    let grid = Grid { layout: Grouped { bits, group }, dtype, rounding };
+                    let grid = Grid { layout: Grouped::mlc(bits, group), dtype, rounding };
                     let rows: Vec<f32> =
                         (0..8 * 97).map(|i| float::round_to(dtype, value(i))).collect();
                     let [found, expected] = both::<Best>(&grid, &rows, columns);
@@ -203,12 +238,40 @@ mod tests {
 
     #[test]
     fn nibbles_are_packed_as_any_codes_are() {
-        let layout = Grouped { bits: 4, group: 32 };
+        let layout = Grouped::mlc(4, 32);
         let codes: Vec<u8> = (0..32).map(|i| i * 7 % 16).collect();
         let mut words = [0; 4];
         layout.pack(&codes, &mut words);
         for (i, code) in codes.iter().enumerate() {
             assert_eq!((words[i / 8] >> (4 * (i % 8))) & 15, u32::from(*code), "code {i}");
+        }
+    }
+
+    /// Row 27 of the behaviours taken over from other runtimes: both nibble orders of `q4gsw` decode.
+    #[test]
+    fn q4gsw_decodes_in_both_nibble_orders() {
+        // Codes -8, -7, .. 7, twice, as ExecuTorch stores them: a byte for two.
+        let codes: Vec<i8> = (-8..8).chain(-8..8).collect();
+        let stored = |code: i8| u32::try_from(code + 8).expect("a nibble");
+        let scales = [0.5, -0.25];
+        for high_first in [false, true] {
+            let bytes = codes.chunks(2).map(|pair| {
+                let [high, low] = if high_first { [0, 1] } else { [1, 0] };
+                stored(pair[high]) << 4 | stored(pair[low])
+            });
+            let bytes: Vec<u32> = bytes.collect();
+            let words = bytes.chunks(4).map(|b| b[0] | b[1] << 8 | b[2] << 16 | b[3] << 24);
+            let words: Vec<u32> = words.collect();
+            for group in [32, 64, 128] {
+                let layout = Grouped::q4gsw(group, high_first);
+                let words = words.repeat(group as usize / 32 * 2);
+                let mut row = vec![0.0; 2 * group as usize];
+                layout.decode_row(&words, &scales, &mut row);
+                for (i, value) in row.iter().enumerate() {
+                    let expected = f32::from(codes[i % 32]) * scales[i / group as usize];
+                    assert!((value - expected).abs() < f32::EPSILON, "{high_first} {group} {i}");
+                }
+            }
         }
     }
 }

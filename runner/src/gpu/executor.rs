@@ -5,8 +5,10 @@ use packlight_formats::rope::Rope;
 
 use super::arena::Arena;
 use super::buffers::Buffers;
+use super::caps::Caps;
 use super::device::Gpu;
 use super::error::GpuError;
+use super::flow::IN_FLIGHT_BYTES;
 use super::pipelines::Pipelines;
 use super::place::{Placement, check_capacity};
 use super::readback::Readback;
@@ -66,7 +68,9 @@ impl GpuExecutor {
         let mut calls = kernels::lower(plan, placement, &gpu.caps())?;
         calls.push(kernels::argmax(plan, placement, &gpu.caps())?);
 
-        let arena = gpu.scoped("allocating weights", || Arena::new(gpu, plan, placement)).await?;
+        let arena = gpu
+            .scoped("allocating weights", || Arena::new(gpu, plan, placement, IN_FLIGHT_BYTES))
+            .await?;
         let buffers = gpu
             .scoped("allocating activations and the KV cache", || {
                 Buffers::new(gpu, plan, capacity, &calls)
@@ -124,6 +128,11 @@ impl GpuExecutor {
     /// What buffers were allocated for.
     pub fn capacity(&self) -> Capacity {
         self.capacity
+    }
+
+    /// What its kernels rely on.
+    pub fn caps(&self) -> Caps {
+        self.gpu.caps()
     }
 
     /// How many pipelines were compiled.

@@ -3,13 +3,15 @@
 //! The angles are computed on the CPU, for the tokens of each call: WGSL promises the accuracy of `sin` and `cos` only
 //! within a half turn, and a position is thousands of them.
 
-use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, Work};
+use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site};
 use crate::gpu::PlanError;
 use crate::plan::{Heads, RopeIndex, Rows};
 
 pub(super) const ROPE: Kernel = Kernel {
     name: "rope",
     op: KernelOp::Rope,
+    needs: &[],
+    entry: "rope",
     source: &[PRELUDE, include_str!("rope.wgsl")],
     overrides: &[],
     args: &["heads", "head_dim", "offset", "stride", "pairs"],
@@ -23,6 +25,6 @@ pub(super) fn call(site: Site<'_>, x: Heads, rope: RopeIndex) -> Result<Call, Pl
     let pairs = site.plan.ropes[rope.0].width / 2;
     let args = [heads, head_dim, offset, site.width(slot), pairs];
     let buffers = [Resource::Turns(rope), Resource::Slot(slot)];
-    let work = Work::per_column(Rows::Tokens, heads * pairs);
+    let work = site.per_column(Rows::Tokens, heads * pairs);
     site.call(KernelOp::Rope, &args, &buffers, work)
 }

@@ -20,6 +20,9 @@ pub trait Source {
         path: &str,
         range: Range<u64>,
     ) -> impl Future<Output = Result<Vec<u8>, SourceError>>;
+
+    /// These files will be read next, in this order: a place that is far away begins to fetch them.
+    fn announce(&self, _paths: &[&str]) {}
 }
 
 /// Bytes that could not be had.

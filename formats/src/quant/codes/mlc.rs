@@ -112,8 +112,8 @@ mod tests {
         ),
     ];
 
-    const Q4: Grouped = Grouped { bits: 4, group: 32 };
-    const Q3: Grouped = Grouped { bits: 3, group: 40 };
+    const Q4: Grouped = Grouped::mlc(4, 32);
+    const Q3: Grouped = Grouped::mlc(3, 40);
 
     /// Scale and words of one row, of one group.
     fn encode(layout: Grouped, dtype: Dtype, rounding: Rounding, row: &[f32]) -> (f32, Vec<u32>) {
