@@ -1,5 +1,7 @@
 //! A loaded model: a device, weights and a KV cache that tokens are fed to.
 
+use packlight_formats::model::CHUNK;
+
 use crate::bundle::{Bundle, BundleError};
 use crate::executor::{CallError, Capacity, Output, Want};
 use crate::gpu::{Adapter, Caps, Gpu, GpuError, GpuExecutor};
@@ -7,8 +9,6 @@ use crate::plan::Plan;
 use crate::reference::{Reference, ReferenceError};
 use crate::source::Source;
 
-/// The most tokens of one call.
-const CHUNK: u32 = 256;
 /// The most bytes of logits kept from one call.
 const LOGITS_BYTES: u32 = 32 << 20;
 

@@ -2,6 +2,8 @@
 
 use packlight_formats::RecordSpec;
 
+use crate::plan::Plan;
+
 /// The live part of a call: which rows of the buffers are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Live {
@@ -64,6 +66,8 @@ pub enum CallError {
     ChunkTooLong { tokens: usize, chunk: u32 },
     #[error("position {end} lies beyond the context of {context} that the KV cache was made for")]
     ContextFull { end: u64, context: u32 },
+    #[error("position {past} cannot be gone back to: only the last {reach} of {furthest} can")]
+    Forgotten { past: u32, reach: u32, furthest: u32 },
     #[error("token {token} is outside the vocabulary of {vocab}")]
     UnknownToken { token: u32, vocab: u32 },
 }
@@ -97,5 +101,35 @@ impl Capacity {
             }
         };
         Ok(Live { tokens: count, past, outputs })
+    }
+}
+
+/// What the caches of a session still hold.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    /// See [`Plan::reach`].
+    reach: Option<u32>,
+    /// One past the last position that was ever written since the first.
+    furthest: u32,
+}
+
+impl Memory {
+    pub(crate) fn of(plan: &Plan, capacity: Capacity) -> Self {
+        Self { reach: plan.reach(capacity), furthest: 0 }
+    }
+
+    /// Goes on from `live.past`, if everything is still there that is looked at from there.
+    pub(crate) fn read_on(&mut self, live: Live) -> Result<(), CallError> {
+        let (past, furthest) = (live.past, self.furthest);
+        match self.reach {
+            // What comes first looks at nothing before it.
+            _ if past == 0 => self.furthest = 0,
+            Some(reach) if past.saturating_add(reach) < furthest => {
+                return Err(CallError::Forgotten { past, reach, furthest });
+            }
+            _ => {}
+        }
+        self.furthest = self.furthest.max(past + live.tokens);
+        Ok(())
     }
 }

@@ -4,6 +4,7 @@
 //! hybrid stack is just a list whose entries differ. Shapes are `[rows, columns]` with rows the output features.
 
 mod attention;
+mod cache;
 mod validate;
 mod weight;
 
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rope::Rope;
 pub use attention::{Attention, Projections};
+pub use cache::{CHUNK, cache_positions};
 pub use validate::ModelError;
 pub use weight::{Linear, Norm, Recipe, Role, Source, Weight};
 

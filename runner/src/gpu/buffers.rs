@@ -22,7 +22,7 @@ pub(super) struct Buffers {
     nothing: wgpu::Buffer,
     /// `[chunk, width]` each, or `[outputs, width]`.
     slots: Vec<wgpu::Buffer>,
-    /// `[context, kv_heads, head_dim]` each.
+    /// `[positions, kv_heads, head_dim]` each, which is where kernels read the number of positions from.
     keys: Vec<wgpu::Buffer>,
     values: Vec<wgpu::Buffer>,
     /// `[chunk, width / 2]` pairs each.
@@ -41,8 +41,7 @@ impl Buffers {
             })
         };
         let (uniform, storage) = (wgpu::BufferUsages::UNIFORM, wgpu::BufferUsages::STORAGE);
-        let Capacity { context, chunk, outputs } = capacity;
-        let [context, chunk, outputs] = [context, chunk, outputs].map(u64::from);
+        let [chunk, outputs] = [capacity.chunk, capacity.outputs].map(u64::from);
         let rows = |rows| match rows {
             Rows::Tokens => chunk,
             Rows::Outputs => outputs,
@@ -56,10 +55,9 @@ impl Buffers {
             )
         };
         let caches = |label: &str| {
-            let width = |heads, dim| u64::from(heads) * u64::from(dim);
             let caches = plan.caches.iter();
             caches
-                .map(|cache| floats(label, context, width(cache.kv_heads, cache.head_dim)))
+                .map(|cache| floats(label, cache.positions(capacity).into(), cache.width()))
                 .collect()
         };
         let longest = calls.iter().map(|call| 4 * call.args.len() as u64).max().unwrap_or(4);
@@ -151,6 +149,10 @@ impl Buffers {
         for (buffer, turns) in self.turns.iter().zip(turns) {
             queue.write_buffer(buffer, 0, bytemuck::cast_slice(turns));
         }
+    }
+
+    pub(super) fn cache_bytes(&self) -> u64 {
+        self.keys.iter().chain(&self.values).map(wgpu::Buffer::size).sum()
     }
 
     pub(super) fn slot(&self, slot: SlotId) -> &wgpu::Buffer {

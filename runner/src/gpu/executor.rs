@@ -10,7 +10,7 @@ use super::error::GpuError;
 use super::pipelines::Pipelines;
 use super::place::{Placement, check_capacity};
 use super::readback::Readback;
-use crate::executor::{Capacity, Live, Output, Want, WeightSink};
+use crate::executor::{Capacity, Live, Memory, Output, Want, WeightSink};
 use crate::kernels::{self, Call, Work};
 use crate::packed::PackedWeights;
 use crate::plan::{Plan, PlanWeight, SlotId};
@@ -21,6 +21,7 @@ use crate::plan::{Plan, PlanWeight, SlotId};
 pub struct GpuExecutor {
     gpu: Gpu,
     capacity: Capacity,
+    memory: Memory,
     vocab: u32,
     logits: SlotId,
     logits_width: u64,
@@ -95,6 +96,7 @@ impl GpuExecutor {
         Ok(Self {
             gpu: gpu.clone(),
             capacity,
+            memory: Memory::of(plan, capacity),
             vocab: plan.vocab(),
             logits: plan.logits,
             logits_width: plan.slot(plan.logits).width.into(),
@@ -131,6 +133,11 @@ impl GpuExecutor {
         self.pipelines.count()
     }
 
+    /// Bytes of the KV cache.
+    pub fn cache_bytes(&self) -> u64 {
+        self.buffers.cache_bytes()
+    }
+
     /// Turns positions from now on as a text of `length` tokens needs it; what is cached is void where that differs.
     pub fn set_length(&mut self, length: u32) {
         self.length = length;
@@ -144,6 +151,7 @@ impl GpuExecutor {
         want: Want,
     ) -> Result<Output, GpuError> {
         let live = self.live(tokens, past, want)?;
+        self.memory.read_on(live)?;
         let turns: Vec<_> = self.ropes.iter().map(|rope| turns(rope, self.length, live)).collect();
         self.buffers.write_inputs(&self.gpu.queue, live, tokens, &turns);
         for (table, slot) in &self.host_tables {

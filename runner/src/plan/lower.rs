@@ -15,7 +15,7 @@ impl Plan {
     /// The plan of a model whose weights are stored as `assignment` says.
     pub fn lower(model: &Model, assignment: &Assignment) -> Self {
         let (plan, place) = (Self::empty(model), "embedding".into());
-        let mut lower = Lower { assignment, plan, place, caches: Vec::new() };
+        let mut lower = Lower { assignment, plan, place, caches: Vec::new(), window: None };
         lower.model(model);
         lower.plan
     }
@@ -46,6 +46,8 @@ struct Lower<'a> {
     place: String,
     /// The caches that layers read, theirs or others', by layer.
     caches: Vec<CacheId>,
+    /// What the cache of the current layer is looked at through.
+    window: Option<u32>,
 }
 
 impl Lower<'_> {
@@ -56,6 +58,7 @@ impl Lower<'_> {
         self.scale(x, model.embed_scale);
         let inputs = model.per_layer_inputs.as_ref().map(|inputs| self.per_layer_inputs(inputs, x));
         for (i, layer) in (0..).zip(&model.layers) {
+            self.window = model.cache_window(i as usize);
             self.layer(i, layer, x, model.residual_scale);
             if let (Some(input), Some((inputs, width))) = (&layer.per_layer_input, inputs) {
                 self.per_layer_input(input, Columns { slot: inputs, offset: i * width }, x);
@@ -181,7 +184,7 @@ impl Lower<'_> {
             self.push(Op::HeadNorm { x: v, weight: None, eps });
         }
         self.rope(attention, k);
-        self.plan.caches.push(Cache { kv_heads, head_dim });
+        self.plan.caches.push(Cache { kv_heads, head_dim, window: self.window });
         let cache = CacheId(self.plan.caches.len() - 1);
         self.push(Op::StoreKv { k, v, cache });
         cache

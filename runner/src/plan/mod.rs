@@ -7,9 +7,11 @@ mod lower;
 mod print;
 mod uses;
 
-use packlight_formats::model::Activation;
+use packlight_formats::model::{Activation, cache_positions};
 use packlight_formats::quant::Storage;
 use packlight_formats::rope::Rope;
+
+use crate::executor::Capacity;
 
 /// Index into [`Plan::slots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +75,20 @@ pub struct PlanWeight {
 pub struct Cache {
     pub kv_heads: u32,
     pub head_dim: u32,
+    /// Where nothing looks back further, the arrays are rings.
+    pub window: Option<u32>,
+}
+
+impl Cache {
+    /// Rows of its arrays; position `p` is in row `p % positions`.
+    pub fn positions(&self, capacity: Capacity) -> u32 {
+        cache_positions(self.window, capacity.context, capacity.chunk)
+    }
+
+    /// Values of a position in either array.
+    pub fn width(&self) -> u64 {
+        u64::from(self.kv_heads) * u64::from(self.head_dim)
+    }
 }
 
 /// `heads` runs of `head_dim` values, starting at column `offset` of each row of a slot.
@@ -178,6 +194,12 @@ impl Plan {
     /// Texts longer than this need other rotary tables, and the keys of their beginning with them.
     pub fn turning_point(&self) -> Option<u32> {
         self.ropes.iter().filter_map(Rope::turning_point).min()
+    }
+
+    /// By how many positions a session can go back and read on from there: `None` for all of them, which rings forget.
+    pub fn reach(&self, capacity: Capacity) -> Option<u32> {
+        let rings = self.caches.iter().filter(|cache| cache.positions(capacity) < capacity.context);
+        rings.filter_map(|ring| Some(ring.positions(capacity) + 1 - ring.window?)).min()
     }
 
     pub fn cache(&self, id: CacheId) -> &Cache {

@@ -7,7 +7,12 @@ use super::{Columns, Factor, Heads, Op, Plan, Rows, SlotId, WeightId};
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         for (i, cache) in self.caches.iter().enumerate() {
-            writeln!(f, "cache {i}: [positions, {}, {}] x 2", cache.kv_heads, cache.head_dim)?;
+            let (kv_heads, head_dim) = (cache.kv_heads, cache.head_dim);
+            let positions = match cache.window {
+                Some(window) => format!("window {window}"),
+                None => "positions".into(),
+            };
+            writeln!(f, "cache {i}: [{positions}, {kv_heads}, {head_dim}] x 2")?;
         }
         for step in &self.steps {
             write!(f, "{:<20} ", step.place)?;

@@ -6,7 +6,7 @@ pub mod ops;
 
 use packlight_formats::RecordSpec;
 
-use crate::executor::{CallError, Capacity, Live, Output, Want, WeightSink};
+use crate::executor::{CallError, Capacity, Live, Memory, Output, Want, WeightSink};
 use crate::packed::{PackedError, PackedWeights};
 use crate::plan::{Columns, Factor, Heads, Op, Plan, Rows, SlotId, WeightId};
 pub use calibrate::Calibration;
@@ -30,11 +30,12 @@ pub struct Reference {
     /// Activations by slot; as long as the current call needs.
     slots: Vec<Vec<f32>>,
     caches: Vec<KvCache>,
+    memory: Memory,
     /// Inverse frequencies by rope.
     ropes: Vec<Vec<f32>>,
 }
 
-/// `[context, kv_heads, head_dim]` each.
+/// `[positions, kv_heads, head_dim]` each.
 #[derive(Debug)]
 struct KvCache {
     keys: Vec<f32>,
@@ -45,7 +46,8 @@ impl Reference {
     /// A reference without its weights: write them (it is a [`WeightSink`]), then call [`Reference::finish`].
     pub fn new(plan: Plan, capacity: Capacity) -> Self {
         let caches = plan.caches.iter().map(|cache| {
-            let size = capacity.context as usize * (cache.kv_heads * cache.head_dim) as usize;
+            let size = u64::from(cache.positions(capacity)) * cache.width();
+            let size = usize::try_from(size).unwrap_or(usize::MAX);
             KvCache { keys: vec![0.0; size], values: vec![0.0; size] }
         });
         Self {
@@ -53,6 +55,7 @@ impl Reference {
             capacity,
             slots: vec![Vec::new(); plan.slots.len()],
             caches: caches.collect(),
+            memory: Memory::of(&plan, capacity),
             ropes: plan.ropes.iter().map(|rope| rope.inv_freq(0)).collect(),
             plan,
         }
@@ -76,6 +79,7 @@ impl Reference {
         want: Want,
     ) -> Result<Output, ReferenceError> {
         let live = self.capacity.live(tokens, past, want, self.plan.vocab())?;
+        self.memory.read_on(live)?;
         for (slot, values) in self.plan.slots.iter().zip(&mut self.slots) {
             let rows = match slot.rows {
                 Rows::Tokens => live.tokens,

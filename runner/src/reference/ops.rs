@@ -94,10 +94,12 @@ pub fn rope(x: &mut [f32], view: HeadView, inv_freq: &[f32], factor: f32, past: 
     }
 }
 
-/// Writes the heads of each row of `x` to `cache`, `[positions, heads, head_dim]`, from position `past` on.
+/// Writes the heads of each row of `x` to `cache`, `[positions, heads, head_dim]`, a ring, from position `past` on.
 pub fn store(x: &[f32], view: HeadView, cache: &mut [f32], past: usize) {
     let size = view.heads * view.head_dim;
-    for (row, slot) in x.chunks(view.width).zip(cache[past * size..].chunks_mut(size)) {
+    let positions = cache.len() / size;
+    for (t, row) in x.chunks(view.width).enumerate() {
+        let slot = &mut cache[(past + t) % positions * size..][..size];
         slot.copy_from_slice(&row[view.columns()]);
     }
 }
@@ -113,7 +115,7 @@ pub struct AttendParams {
     pub past: usize,
 }
 
-/// Softmax attention; `keys` and `values` are `[positions, kv_heads, head_dim]`, `out` is `[T, heads * head_dim]`.
+/// Softmax attention; `keys` and `values` are `[positions, kv_heads, head_dim]`, rings; `out` is `[T, heads * head_dim]`.
 ///
 /// Query `t` stands at position `past + t` and sees itself and what came before, at most `window` positions.
 /// Query head `h` reads key head `h / (heads / kv_heads)`.
@@ -130,21 +132,22 @@ pub fn attend(
     out.par_chunks_mut(head_dim).enumerate().for_each(|(i, out)| {
         let (t, head) = (i / view.heads, i % view.heads);
         let query = &q[t * view.width + view.offset + head * head_dim..][..head_dim];
-        let at = |cache: &[f32], position: usize| {
-            let start = (position * kv_heads + head / queries_per_key) * head_dim;
-            start..start + head_dim.min(cache.len() - start)
+        let positions = keys.len() / (kv_heads * head_dim);
+        let at = |position: usize| {
+            let row = position % positions * kv_heads + head / queries_per_key;
+            row * head_dim..(row + 1) * head_dim
         };
         let position = params.past + t;
         let first = params.window.map_or(0, |window| (position + 1).saturating_sub(window));
         let mut scores: Vec<f32> =
-            (first..=position).map(|j| dot(query, &keys[at(keys, j)]) * params.scale).collect();
+            (first..=position).map(|j| dot(query, &keys[at(j)]) * params.scale).collect();
         if let Some(cap) = params.softcap {
             softcap(&mut scores, cap);
         }
         softmax(&mut scores);
         out.fill(0.0);
         for (score, j) in scores.iter().zip(first..) {
-            for (out, value) in out.iter_mut().zip(&values[at(values, j)]) {
+            for (out, value) in out.iter_mut().zip(&values[at(j)]) {
                 *out += score * value;
             }
         }

@@ -2,6 +2,7 @@
 
 mod models;
 mod ops;
+mod rings;
 
 use packlight_formats::quant::{Grouped, Order, Storage};
 use packlight_formats::{Dtype, RecordSpec};
@@ -87,14 +88,22 @@ where
 }
 
 fn executor(gpu: &Gpu, plan: &Plan) -> GpuExecutor {
-    let mut executor = block_on(GpuExecutor::new(gpu, plan, CAPACITY)).expect("allocates");
+    executor_of(gpu, plan, CAPACITY)
+}
+
+fn executor_of(gpu: &Gpu, plan: &Plan, capacity: Capacity) -> GpuExecutor {
+    let mut executor = block_on(GpuExecutor::new(gpu, plan, capacity)).expect("allocates");
     load(&mut executor, plan);
     executor.finish().expect("complete");
     executor
 }
 
 fn reference(plan: &Plan) -> Reference {
-    let mut reference = Reference::new(plan.clone(), CAPACITY);
+    reference_of(plan, CAPACITY)
+}
+
+fn reference_of(plan: &Plan, capacity: Capacity) -> Reference {
+    let mut reference = Reference::new(plan.clone(), capacity);
     load(&mut reference, plan);
     reference.finish().expect("complete");
     reference

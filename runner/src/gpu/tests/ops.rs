@@ -122,25 +122,25 @@ fn rows_of_a_table_on_the_host() {
 
 /// What a test of attention leaves to chance: nothing.
 #[derive(Clone, Copy)]
-struct Shape {
-    heads: u32,
-    kv_heads: u32,
-    head_dim: u32,
+pub(super) struct Shape {
+    pub(super) heads: u32,
+    pub(super) kv_heads: u32,
+    pub(super) head_dim: u32,
     /// Values of a head that are turned.
-    turned: u32,
-    softcap: Option<f32>,
-    window: Option<u32>,
+    pub(super) turned: u32,
+    pub(super) softcap: Option<f32>,
+    pub(super) window: Option<u32>,
 }
 
 /// Queries, keys and values from one slot through rotation and cache to the mixed heads.
-fn attention(shape: Shape) -> Plan {
+pub(super) fn attention(shape: Shape) -> Plan {
     let Shape { heads, kv_heads, head_dim, turned, softcap, window } = shape;
     let mut bench = Bench::new(Q4);
     let slot = bench.input((heads + 2 * kv_heads) * head_dim);
     let part = |first: u32, heads| Heads { slot, offset: first * head_dim, heads, head_dim };
     let (q, k, v) = (part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads));
     bench.plan.ropes.push(Rope { width: turned, ..Rope::plain(head_dim, 10_000.0) });
-    bench.plan.caches.push(Cache { kv_heads, head_dim });
+    bench.plan.caches.push(Cache { kv_heads, head_dim, window });
     let (rope, cache) = (RopeIndex(0), CacheId(0));
     let out = bench.slot(Rows::Tokens, heads * head_dim);
     bench.step(Op::Rope { x: q, rope });
@@ -174,7 +174,7 @@ fn attention_of_every_shape() {
     }
 }
 
-const SMALL: Shape =
+pub(super) const SMALL: Shape =
     Shape { heads: 4, kv_heads: 2, head_dim: 16, turned: 16, softcap: None, window: None };
 
 #[test]
