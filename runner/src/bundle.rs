@@ -1,6 +1,7 @@
 //! A bundle as the runner reads it: manifests first, then every shard once, chunk by verified chunk.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use packlight_formats::digest::sha256;
 use packlight_formats::manifest::ManifestError;
@@ -10,7 +11,9 @@ use packlight_formats::model::Model;
 use packlight_formats::quant::Assignment;
 
 use crate::executor::WeightSink;
+use crate::plan::Plan;
 use crate::source::{Source, SourceError};
+use crate::tables::{HostTables, Place};
 
 /// The longest piece that is handed on.
 const PIECE_BYTES: usize = 8 << 20;
@@ -62,7 +65,7 @@ pub enum Trust {
 /// An open bundle: its manifests are read and agree with each other.
 #[derive(Debug)]
 pub struct Bundle<S> {
-    source: S,
+    source: Arc<S>,
     trust: Trust,
     manifest: Packlight,
     sha256: String,
@@ -76,6 +79,7 @@ impl<S: Source> Bundle<S> {
         let json = source.file(PACKLIGHT).await?.ok_or(BundleError::NotABundle)?;
         let manifest = Packlight::parse(&json)?;
         let assignment = manifest.assignment()?;
+        let source = Arc::new(source);
         let mut bundle =
             Self { source, trust, sha256: sha256(&json), assignment, shards: Vec::new(), manifest };
         let cache = bundle
@@ -147,6 +151,20 @@ impl<S: Source> Bundle<S> {
             bytes.extend(self.chunk(file, i).await?);
         }
         Ok(Some(bytes))
+    }
+
+    /// The tables that a plan looks up on the host. [`Bundle::load`] verifies them in passing.
+    pub fn host_tables(&self, plan: &Plan) -> Result<HostTables, BundleError> {
+        let find = |name: &str| {
+            let in_shard = |shard: &Shard| {
+                let record = shard.records.iter().find(|record| record.name == name)?;
+                let bytes = record.byte_offset..record.byte_offset + record.nbytes;
+                Some(Place { file: shard.data_path.clone(), bytes })
+            };
+            let place = self.shards.iter().find_map(in_shard);
+            place.ok_or_else(|| BundleError::Missing(name.into()))
+        };
+        HostTables::of(plan, Arc::<S>::clone(&self.source), find)
     }
 
     /// Streams every record into `sink`; `progress` is told the bytes of each chunk.

@@ -3,11 +3,12 @@
 use packlight_formats::model::CHUNK;
 
 use crate::bundle::{Bundle, BundleError};
-use crate::executor::{CallError, Capacity, Output, Want};
+use crate::executor::{CallError, Capacity, Inputs, Output, Want};
 use crate::gpu::{Adapter, Caps, Gpu, GpuError, GpuExecutor};
 use crate::plan::Plan;
 use crate::reference::{Reference, ReferenceError};
 use crate::source::Source;
+use crate::tables::HostTables;
 
 /// The most bytes of logits kept from one call.
 const LOGITS_BYTES: u32 = 32 << 20;
@@ -88,6 +89,7 @@ impl Executor {
 #[derive(Debug)]
 pub struct Engine {
     executor: Executor,
+    tables: HostTables,
     runs_on: RunsOn,
     capacity: Capacity,
     past: u32,
@@ -120,6 +122,7 @@ impl Engine {
         let chunk = CHUNK.min(context);
         let outputs = (LOGITS_BYTES / 4 / model.vocab).clamp(1, chunk);
         let capacity = Capacity { context, chunk, outputs };
+        let tables = bundle.host_tables(&plan)?;
         let gpu = match device {
             Device::Cpu => Err(None),
             Device::Gpu => Ok(Gpu::open(ceiling).await?),
@@ -139,7 +142,7 @@ impl Engine {
                 (Executor::Cpu(Box::new(executor)), RunsOn::Cpu { fallback })
             }
         };
-        Ok(Self { executor, runs_on, capacity, past: 0, turning })
+        Ok(Self { executor, tables, runs_on, capacity, past: 0, turning })
     }
 
     /// What it runs on.
@@ -218,9 +221,11 @@ impl Engine {
     }
 
     async fn forward(&mut self, tokens: &[u32], want: Want) -> Result<Output, EngineError> {
+        let rows = self.tables.rows(tokens).await.map_err(BundleError::from)?;
+        let inputs = Inputs { tokens, rows: &rows };
         Ok(match &mut self.executor {
-            Executor::Cpu(reference) => reference.forward(tokens, self.past, want)?,
-            Executor::Gpu(gpu) => gpu.forward(tokens, self.past, want).await?,
+            Executor::Cpu(reference) => reference.forward(inputs, self.past, want)?,
+            Executor::Gpu(gpu) => gpu.forward(inputs, self.past, want).await?,
         })
     }
 }

@@ -15,6 +15,34 @@ pub struct Live {
     pub outputs: u32,
 }
 
+/// What a call is given: its tokens, and what they look up in tables that no device holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    pub tokens: &'a [u32],
+    /// `[T, columns]` of each of [`Plan::host_tables`], in order.
+    pub rows: &'a [Vec<f32>],
+}
+
+/// The inputs of a plan without such tables.
+impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for Inputs<'a> {
+    fn from(tokens: &'a T) -> Self {
+        Self { tokens: tokens.as_ref(), rows: &[] }
+    }
+}
+
+impl Inputs<'_> {
+    /// Whether the rows are those that so many columns of each table need.
+    pub(crate) fn check(
+        &self,
+        columns: impl ExactSizeIterator<Item = u32>,
+    ) -> Result<(), CallError> {
+        let (tables, found) = (columns.len(), self.rows.len());
+        let mut each = self.rows.iter().zip(columns);
+        let whole = each.all(|(rows, columns)| rows.len() == self.tokens.len() * columns as usize);
+        if tables == found && whole { Ok(()) } else { Err(CallError::Rows { tables, found }) }
+    }
+}
+
 /// What a call should return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
@@ -52,7 +80,7 @@ pub trait WeightSink {
     /// Why bytes could not be taken.
     type Error;
 
-    /// A piece of a record, stored as `record` says. Pieces of one record come in order without gaps; `offset` is a
+    /// A piece of a record, stored as `record` says. What is looked up on the host ([`Plan::host_tables`]) need not be kept. Pieces of one record come in order without gaps; `offset` is a
     /// multiple of four, and so is the length of all but a record's last piece. A piece has at most 8 MiB.
     fn write(&mut self, record: &RecordSpec, offset: u64, bytes: &[u8]) -> Result<(), Self::Error>;
 }
@@ -68,6 +96,10 @@ pub enum CallError {
     ContextFull { end: u64, context: u32 },
     #[error("position {past} cannot be gone back to: only the last {reach} of {furthest} can")]
     Forgotten { past: u32, reach: u32, furthest: u32 },
+    #[error(
+        "{tables} tables are looked up on the host, but rows of {found} (or too few) were given"
+    )]
+    Rows { tables: usize, found: usize },
     #[error("token {token} is outside the vocabulary of {vocab}")]
     UnknownToken { token: u32, vocab: u32 },
 }

@@ -10,4 +10,5 @@ pub mod packed;
 pub mod plan;
 pub mod reference;
 pub mod source;
+pub mod tables;
 pub mod text;

@@ -2,7 +2,6 @@
 
 use crate::executor::CallError;
 use crate::kernels::GridError;
-use crate::packed::PackedError;
 
 /// Any failure of this module.
 #[derive(Debug, thiserror::Error)]
@@ -23,8 +22,6 @@ pub enum GpuError {
     Capacity(#[from] CapacityError),
     #[error(transparent)]
     Upload(#[from] UploadError),
-    #[error(transparent)]
-    Host(#[from] PackedError),
     #[error("the weights were not checked to be complete before the first call")]
     NotLoaded,
     #[error(transparent)]

@@ -10,9 +10,8 @@ use super::error::GpuError;
 use super::pipelines::Pipelines;
 use super::place::{Placement, check_capacity};
 use super::readback::Readback;
-use crate::executor::{Capacity, Live, Memory, Output, Want, WeightSink};
+use crate::executor::{Capacity, Inputs, Live, Memory, Output, Want, WeightSink};
 use crate::kernels::{self, Call, Work};
-use crate::packed::PackedWeights;
 use crate::plan::{Plan, PlanWeight, SlotId};
 
 /// A plan on a device. Write its weights through [`WeightSink`], then [`finish`](Self::finish), then
@@ -31,7 +30,6 @@ pub struct GpuExecutor {
     arena: Arena,
     /// Tables that are not on the device, and the slots that their rows go to.
     host_tables: Vec<(PlanWeight, SlotId)>,
-    host: PackedWeights,
     loaded: bool,
     buffers: Buffers,
     dispatches: Vec<Dispatch>,
@@ -103,7 +101,6 @@ impl GpuExecutor {
             ropes: plan.ropes.clone(),
             length: 0,
             arena,
-            host: PackedWeights::of(host_tables.iter().map(|(table, _)| table)),
             host_tables,
             loaded: false,
             buffers,
@@ -117,7 +114,6 @@ impl GpuExecutor {
     /// Checks that every record was written whole. Nothing runs before.
     pub fn finish(&mut self) -> Result<(), GpuError> {
         self.arena.finish()?;
-        self.host.finish()?;
         self.gpu.check("uploading weights")?;
         self.loaded = true;
         Ok(())
@@ -143,24 +139,23 @@ impl GpuExecutor {
         self.length = length;
     }
 
-    /// Runs the plan over `tokens`, which stand at positions `past..`, and leaves their keys and values in the cache.
-    pub async fn forward(
+    /// Runs the plan over `inputs`, which stand at positions `past..`, and leaves their keys and values in the cache.
+    pub async fn forward<'a>(
         &mut self,
-        tokens: &[u32],
+        inputs: impl Into<Inputs<'a>>,
         past: u32,
         want: Want,
     ) -> Result<Output, GpuError> {
+        let inputs = inputs.into();
+        let tokens = inputs.tokens;
         let live = self.live(tokens, past, want)?;
+        inputs.check(self.host_tables.iter().map(|(table, _)| table.columns))?;
         self.memory.read_on(live)?;
         let turns: Vec<_> = self.ropes.iter().map(|rope| turns(rope, self.length, live)).collect();
         self.buffers.write_inputs(&self.gpu.queue, live, tokens, &turns);
-        for (table, slot) in &self.host_tables {
-            let mut rows = vec![0f32; tokens.len() * table.columns as usize];
-            for (&token, row) in tokens.iter().zip(rows.chunks_mut(table.columns as usize)) {
-                self.host.row(table, token as usize, row);
-            }
+        for ((_, slot), rows) in self.host_tables.iter().zip(inputs.rows) {
             let slot = self.buffers.slot(*slot);
-            self.gpu.queue.write_buffer(slot, 0, bytemuck::cast_slice(&rows));
+            self.gpu.queue.write_buffer(slot, 0, bytemuck::cast_slice(rows));
         }
         match want {
             Want::Nothing => {
@@ -228,8 +223,9 @@ impl WeightSink for GpuExecutor {
     type Error = GpuError;
 
     fn write(&mut self, record: &RecordSpec, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
-        if self.host.holds(&record.name) {
-            return Ok(self.host.write(record, offset, bytes)?);
+        let mut on_host = self.host_tables.iter().flat_map(|(table, _)| table.storage.records());
+        if on_host.any(|held| held.name == record.name) {
+            return Ok(());
         }
         self.arena.write(&self.gpu, record, offset, bytes)
     }

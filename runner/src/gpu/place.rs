@@ -56,7 +56,7 @@ pub enum Placed {
     },
     /// f32 values, whatever the record's type.
     Vector(Region),
-    /// Not on the device: rows are looked up in host memory.
+    /// Not on the device: rows are given with the tokens.
     Host,
 }
 

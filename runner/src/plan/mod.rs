@@ -191,6 +191,12 @@ impl Plan {
         })
     }
 
+    /// Whether a record belongs to a table that stays on the host.
+    pub fn is_on_host(&self, record: &str) -> bool {
+        let mut records = self.host_tables().flat_map(|(id, _)| self.weight(id).storage.records());
+        records.any(|held| held.name == record)
+    }
+
     /// Texts longer than this need other rotary tables, and the keys of their beginning with them.
     pub fn turning_point(&self) -> Option<u32> {
         self.ropes.iter().filter_map(Rope::turning_point).min()

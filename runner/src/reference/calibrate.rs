@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::{KvCache, Reference, ReferenceError};
 use crate::executor::{Capacity, Want, WeightSink as _};
-use crate::packed::PackedError;
+use crate::packed::{PackedError, PackedWeights};
 use crate::plan::{CacheId, Op, Plan, PlanWeight, SlotId, WeightId};
 
 /// A plan whose quantised matrices are to be made, and the text that they are made for.
@@ -79,6 +79,8 @@ impl Calibration {
         let longest = u32::try_from(longest).unwrap_or(u32::MAX);
         let capacity = Capacity { context: longest, chunk: longest, outputs: longest };
         let mut reference = Reference::new(self.plan.clone(), capacity);
+        // There is no bundle yet whose tables could be read by range.
+        reference.weights = PackedWeights::of(&self.plan.weights);
         let mut kept: Vec<Kept> = self.windows.iter().map(|_| Kept::default()).collect();
         let mut held: Vec<WeightId> = Vec::new();
         let mut first = 0;
@@ -140,7 +142,10 @@ impl Reference {
                 let length = tokens.len() * self.plan.slot(slot).width as usize;
                 self.slots[slot.0].resize(length, 0.0);
             }
-            self.step(&op, tokens, live);
+            match op {
+                Op::HostGather { table, out } => self.gather(table, tokens, out),
+                op => self.step(&op, tokens, live),
+            }
         }
         Ok(())
     }

@@ -6,9 +6,9 @@ pub mod ops;
 
 use packlight_formats::RecordSpec;
 
-use crate::executor::{CallError, Capacity, Live, Memory, Output, Want, WeightSink};
+use crate::executor::{CallError, Capacity, Inputs, Live, Memory, Output, Want, WeightSink};
 use crate::packed::{PackedError, PackedWeights};
-use crate::plan::{Columns, Factor, Heads, Op, Plan, Rows, SlotId, WeightId};
+use crate::plan::{Columns, Factor, Heads, Op, Plan, PlanWeight, Rows, SlotId, WeightId};
 pub use calibrate::Calibration;
 use ops::{AttendParams, ColumnView, HeadView};
 
@@ -35,6 +35,13 @@ pub struct Reference {
     ropes: Vec<Vec<f32>>,
 }
 
+/// The weights that are kept in memory.
+fn held(plan: &Plan) -> impl Iterator<Item = &PlanWeight> {
+    let on_host: Vec<usize> = plan.host_tables().map(|(table, _)| table.0).collect();
+    let held = plan.weights.iter().enumerate().filter(move |(i, _)| !on_host.contains(i));
+    held.map(|(_, weight)| weight)
+}
+
 /// `[positions, kv_heads, head_dim]` each.
 #[derive(Debug)]
 struct KvCache {
@@ -51,7 +58,7 @@ impl Reference {
             KvCache { keys: vec![0.0; size], values: vec![0.0; size] }
         });
         Self {
-            weights: PackedWeights::of(&plan.weights),
+            weights: PackedWeights::of(held(&plan)),
             capacity,
             slots: vec![Vec::new(); plan.slots.len()],
             caches: caches.collect(),
@@ -71,14 +78,18 @@ impl Reference {
         self.ropes = self.plan.ropes.iter().map(|rope| rope.inv_freq(length)).collect();
     }
 
-    /// Runs the plan over `tokens`, which follow `past` earlier ones.
-    pub fn forward(
+    /// Runs the plan over `inputs`, which follow `past` earlier ones.
+    pub fn forward<'a>(
         &mut self,
-        tokens: &[u32],
+        inputs: impl Into<Inputs<'a>>,
         past: u32,
         want: Want,
     ) -> Result<Output, ReferenceError> {
+        let inputs = inputs.into();
+        let tokens = inputs.tokens;
         let live = self.capacity.live(tokens, past, want, self.plan.vocab())?;
+        let tables: Vec<_> = self.plan.host_tables().collect();
+        inputs.check(tables.iter().map(|(table, _)| self.plan.weight(*table).columns))?;
         self.memory.read_on(live)?;
         for (slot, values) in self.plan.slots.iter().zip(&mut self.slots) {
             let rows = match slot.rows {
@@ -86,6 +97,9 @@ impl Reference {
                 Rows::Outputs => live.outputs,
             };
             values.resize((rows * slot.width) as usize, 0.0);
+        }
+        for ((_, slot), rows) in tables.into_iter().zip(inputs.rows) {
+            self.slots[slot.0].copy_from_slice(rows);
         }
         for i in 0..self.plan.steps.len() {
             let op = self.plan.steps[i].op.clone();
@@ -102,14 +116,9 @@ impl Reference {
     fn step(&mut self, op: &Op, tokens: &[u32], live: Live) {
         let past = live.past as usize;
         match *op {
-            Op::Gather { table, out } | Op::HostGather { table, out } => {
-                let table = self.plan.weight(table);
-                for (&token, row) in
-                    tokens.iter().zip(self.slots[out.0].chunks_mut(table.columns as usize))
-                {
-                    self.weights.row(table, token as usize, row);
-                }
-            }
+            Op::Gather { table, out } => self.gather(table, tokens, out),
+            // Given with the tokens.
+            Op::HostGather { .. } => {}
             Op::RmsNorm { x, weight, eps, out } => {
                 let weight = self.vector(weight);
                 let (x, out) = self.pair(x, out);
@@ -182,6 +191,14 @@ impl Reference {
         }
     }
 
+    fn gather(&mut self, table: WeightId, tokens: &[u32], out: SlotId) {
+        let table = self.plan.weight(table);
+        let rows = self.slots[out.0].chunks_mut(table.columns as usize);
+        for (&token, row) in tokens.iter().zip(rows) {
+            self.weights.row(table, token as usize, row);
+        }
+    }
+
     fn vector(&self, weight: WeightId) -> Vec<f32> {
         self.weights.vector(self.plan.weight(weight))
     }
@@ -223,6 +240,9 @@ impl WeightSink for Reference {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), ReferenceError> {
+        if self.plan.is_on_host(&record.name) {
+            return Ok(());
+        }
         Ok(self.weights.write(record, offset, bytes)?)
     }
 }

@@ -22,7 +22,6 @@ fn gemma4() -> Model {
     let config = json!({
         "model_type": "gemma4_text",
         "vocab_size": 300,
-        "vocab_size_per_layer_input": 300,
         "hidden_size": 64,
         "intermediate_size": 96,
         "num_hidden_layers": 4,
@@ -31,7 +30,7 @@ fn gemma4() -> Model {
         "head_dim": 16,
         "global_head_dim": 32,
         "num_kv_shared_layers": 2,
-        "hidden_size_per_layer_input": 32,
+        "hidden_size_per_layer_input": 0,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
         "sliding_window": 10,
         "max_position_embeddings": 512,
@@ -43,13 +42,6 @@ fn plan_of(model: &Model) -> Plan {
     Plan::lower(model, &Assignment::uniform(Scheme::DEFAULT))
 }
 
-fn expected(reference: &mut Reference, tokens: &[u32], past: u32) -> Vec<f32> {
-    match reference.forward(tokens, past, Want::AllLogits).expect("runs") {
-        Output::Logits(logits) => logits,
-        other => panic!("{other:?}"),
-    }
-}
-
 /// Feeds calls of these lengths to rings on both devices and to the oracle, and compares every row of the result.
 fn rings_hold_what_is_seen(what: &str, plan: &Plan, capacity: Capacity, lengths: &[usize]) {
     let all = tokens(plan, lengths.iter().sum());
@@ -59,6 +51,7 @@ fn rings_hold_what_is_seen(what: &str, plan: &Plan, capacity: Capacity, lengths:
     let mut past = 0;
     for &length in lengths {
         let (call, start) = (&all[past..past + length], u32::try_from(past).expect("short"));
+        let call = Inputs { tokens: call, rows: &host_rows(plan, call) };
         let expected_rows = expected(&mut oracle, call, start);
         // Attention that were left out would be zero.
         let width = expected_rows.len() / length;
