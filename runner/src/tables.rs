@@ -140,6 +140,7 @@ mod tests {
             slots: vec![Slot { name: "rows", width: 40, rows: Rows::Tokens }],
             weights: vec![table],
             caches: Vec::new(),
+            histories: Vec::new(),
             ropes: Vec::new(),
             steps: vec![Step { place: "test".into(), op }],
             logits: SlotId(0),

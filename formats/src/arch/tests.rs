@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::{Projections, Recipe};
+use crate::model::{Attention, Projections, Recipe};
 use crate::rope::{Rope, Scaling};
 
 fn with(mut config: Value, more: &Value) -> Value {
@@ -15,6 +15,10 @@ fn with(mut config: Value, more: &Value) -> Value {
 
 fn described(config: &Value) -> Model {
     describe(config, |_| true).unwrap()
+}
+
+fn attention(model: &Model, layer: usize) -> &Attention {
+    model.layers[layer].mixer.attention().unwrap()
 }
 
 fn refused(config: &Value) -> String {
@@ -37,7 +41,7 @@ fn a_config_without_keys_has_the_defaults_of_its_class() {
         assert_eq!(model.architecture, arch.model_type);
     }
     let model = described(&json!({ "model_type": "gemma3_text" }));
-    let full = |i: usize| model.layers[i].attention.window.is_none();
+    let full = |i: usize| attention(&model, i).window.is_none();
     assert!((0..26).all(|i| full(i) == ((i + 1) % 6 == 0)));
     assert_eq!(model.ropes, [Rope::plain(256, 1_000_000.0), Rope::plain(256, 10_000.0)]);
 }
@@ -80,12 +84,12 @@ fn both_spellings_of_layer_shapes_mean_the_same() {
     let new = json!({ "attention_k_eq_v": true, "per_layer_config": { "1": full, "3": full } });
     let model = described(&with(gemma4(), &old));
     assert_eq!(model, described(&with(gemma4(), &new)));
-    let full = &model.layers[1].attention;
+    let full = attention(&model, 1);
     assert_eq!((full.head_dim, full.kv_heads), (64, 1));
     assert!(matches!(full.projections, Projections::KeyIsValue { .. }));
     // Without `attention_k_eq_v` transformers ignores the number of heads.
     let old = with(gemma4(), &with(old, &json!({ "attention_k_eq_v": false })));
-    assert_eq!(described(&old).layers[1].attention.kv_heads, 4);
+    assert_eq!(attention(&described(&old), 1).kv_heads, 4);
 
     let unknown = json!({ "per_layer_config": { "1": { "sliding_window": 3 } } });
     assert!(refused(&with(gemma4(), &unknown)).contains("per_layer_config.1.sliding_window"));
@@ -96,7 +100,7 @@ fn both_spellings_of_layer_shapes_mean_the_same() {
 #[test]
 fn layers_share_with_the_last_of_their_kind() {
     let model = described(&gemma4());
-    let owners = model.layers.iter().map(|layer| match layer.attention.projections {
+    let owners = (0..model.layers.len()).map(|i| match attention(&model, i).projections {
         Projections::Shared { with, .. } => Some(with),
         _ => None,
     });

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{CHUNK, Model, cache_positions};
+use crate::model::{CHUNK, Mixer, Model, cache_positions};
 use crate::quant::Assignment;
 use crate::record::RecordSpec;
 
@@ -10,7 +10,7 @@ use crate::record::RecordSpec;
 const USUAL_CONTEXT: u32 = 4096;
 /// WebGPU's default `maxStorageBufferBindingSize`: larger weights are cut into row pieces of at most this.
 const DEFAULT_BINDING: u64 = 128 << 20;
-/// Keys and values are kept in f32.
+/// Keys, values and what short convolutions look back at are kept in f32.
 const CACHE_BYTES: u64 = 4;
 
 /// The device a bundle needs. All sizes in bytes.
@@ -54,13 +54,17 @@ impl Requires {
         let largest_tensor_bytes = largest.map_or(0, RecordSpec::stored_bytes);
         let context = model.context.min(USUAL_CONTEXT);
         let kv = |context: u32| -> u64 {
-            let layers = model.layers.iter().map(|layer| &layer.attention).enumerate();
-            let bytes = layers.filter(|(_, attention)| attention.stores_kv()).map(|(i, a)| {
-                let positions = cache_positions(model.cache_window(i), context, CHUNK.min(context));
-                2 * u64::from(a.kv_heads)
-                    * u64::from(a.head_dim)
-                    * u64::from(positions)
-                    * CACHE_BYTES
+            let layers = model.layers.iter().map(|layer| &layer.mixer).enumerate();
+            let bytes = layers.map(|(i, mixer)| {
+                let (window, width) = match mixer {
+                    Mixer::Attention(a) if a.stores_kv() => {
+                        (model.cache_window(i), 2 * u64::from(a.kv_heads) * u64::from(a.head_dim))
+                    }
+                    Mixer::Attention(_) => return 0,
+                    Mixer::ShortConv(conv) => (Some(conv.length()), model.hidden.into()),
+                };
+                let positions = cache_positions(window, context, CHUNK.min(context));
+                width * u64::from(positions) * CACHE_BYTES
             });
             bytes.sum()
         };

@@ -18,8 +18,9 @@ impl Model {
     /// layers that share them.
     pub fn cache_window(&self, layer: usize) -> Option<u32> {
         let readers = self.layers.iter().enumerate().filter_map(|(i, reader)| {
-            let reads = i == layer || reader.attention.shares_kv_of() == Some(layer);
-            reads.then_some(reader.attention.window)
+            let attention = reader.mixer.attention()?;
+            let reads = i == layer || attention.shares_kv_of() == Some(layer);
+            reads.then_some(attention.window)
         });
         // `None` is wider than any window.
         readers.reduce(|a, b| Some(a?.max(b?))).flatten()

@@ -25,6 +25,8 @@ pub(super) struct Buffers {
     /// `[positions, kv_heads, head_dim]` each, which is where kernels read the number of positions from.
     keys: Vec<wgpu::Buffer>,
     values: Vec<wgpu::Buffer>,
+    /// `[positions, width]` each, the same.
+    histories: Vec<wgpu::Buffer>,
     /// `[chunk, width / 2]` pairs each.
     turns: Vec<wgpu::Buffer>,
 }
@@ -41,11 +43,9 @@ impl Buffers {
             })
         };
         let (uniform, storage) = (wgpu::BufferUsages::UNIFORM, wgpu::BufferUsages::STORAGE);
-        let [chunk, outputs] = [capacity.chunk, capacity.outputs].map(u64::from);
-        let rows = |rows| match rows {
-            Rows::Tokens => chunk,
-            Rows::Outputs => outputs,
-        };
+        let Capacity { chunk, outputs, .. } = capacity;
+        let rows = |rows: Rows| u64::from(rows.count(chunk, outputs));
+        let chunk = u64::from(chunk);
         let floats = |label: &str, rows: u64, width: u64| {
             // Some kernels read in fours.
             create(
@@ -74,6 +74,9 @@ impl Buffers {
                 .collect(),
             keys: caches("keys"),
             values: caches("values"),
+            histories: (plan.histories.iter())
+                .map(|h| floats("history", h.positions(capacity).into(), h.width.into()))
+                .collect(),
             turns: (plan.ropes.iter())
                 .map(|rope| floats("turns", chunk, rope.width.into()))
                 .collect(),
@@ -113,6 +116,7 @@ impl Buffers {
             },
             Resource::Keys(cache) => self.keys[cache.0].as_entire_buffer_binding(),
             Resource::Values(cache) => self.values[cache.0].as_entire_buffer_binding(),
+            Resource::History(history) => self.histories[history.0].as_entire_buffer_binding(),
             Resource::Turns(rope) => self.turns[rope.0].as_entire_buffer_binding(),
             Resource::Tokens => self.tokens.as_entire_buffer_binding(),
             Resource::Token => self.token.as_entire_buffer_binding(),
@@ -152,7 +156,8 @@ impl Buffers {
     }
 
     pub(super) fn cache_bytes(&self) -> u64 {
-        self.keys.iter().chain(&self.values).map(wgpu::Buffer::size).sum()
+        let buffers = self.keys.iter().chain(&self.values).chain(&self.histories);
+        buffers.map(wgpu::Buffer::size).sum()
     }
 
     pub(super) fn slot(&self, slot: SlotId) -> &wgpu::Buffer {

@@ -129,7 +129,7 @@ impl GpuExecutor {
         self.pipelines.count()
     }
 
-    /// Bytes of the KV cache.
+    /// Bytes of the KV cache, and of what short convolutions look back at.
     pub fn cache_bytes(&self) -> u64 {
         self.buffers.cache_bytes()
     }

@@ -220,15 +220,16 @@ pub fn largest_capacity(plan: &Plan, caps: &Caps) -> Capacity {
     let rows = |width: u64| bindable_rows(width, caps);
     // A ring does not grow with the context.
     let caches = plan.caches.iter().filter(|cache| cache.window.is_none()).map(Cache::width);
-    let slots = |of| {
-        plan.slots.iter().filter(move |slot| slot.rows == of).map(|slot| u64::from(slot.width))
+    let slots = |is_output: bool| {
+        let slots = plan.slots.iter().filter(move |s| (s.rows == Rows::Outputs) == is_output);
+        slots.map(|slot| u64::from(slot.rows.count(1, 1)) * u64::from(slot.width))
     };
     // Angles are a pair for half of the width that is turned.
     let ropes = plan.ropes.iter().map(|rope| u64::from(rope.width));
     Capacity {
         context: caches.map(rows).min().unwrap_or(u32::MAX),
-        chunk: slots(Rows::Tokens).chain(ropes).map(rows).min().unwrap_or(u32::MAX),
-        outputs: slots(Rows::Outputs).map(rows).min().unwrap_or(u32::MAX),
+        chunk: slots(false).chain(ropes).map(rows).min().unwrap_or(u32::MAX),
+        outputs: slots(true).map(rows).min().unwrap_or(u32::MAX),
     }
 }
 
@@ -241,9 +242,11 @@ pub(super) fn check_capacity(
     let Capacity { context, chunk, outputs } = capacity;
     let limit = caps.binding_bytes.min(caps.buffer_bytes);
     let fits = largest_capacity(plan, caps);
-    let too_long = plan.caches.iter().filter_map(|cache| {
-        let fits = bindable_rows(cache.width(), caps);
-        (cache.positions(capacity) > fits).then_some(fits)
+    let caches = plan.caches.iter().map(|cache| (cache.positions(capacity), cache.width()));
+    let histories = plan.histories.iter().map(|h| (h.positions(capacity), u64::from(h.width)));
+    let too_long = caches.chain(histories).filter_map(|(positions, width)| {
+        let fits = bindable_rows(width, caps);
+        (positions > fits).then_some(fits)
     });
     if context == 0 || chunk == 0 || outputs == 0 {
         Err(CapacityError::Empty { context, chunk, outputs })
@@ -293,6 +296,7 @@ mod tests {
             slots: Vec::new(),
             weights: weights.collect(),
             caches: Vec::new(),
+            histories: Vec::new(),
             ropes: Vec::new(),
             steps: Vec::new(),
             logits: SlotId(0),

@@ -22,6 +22,9 @@ pub struct WeightId(pub usize);
 /// Index into [`Plan::caches`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CacheId(pub usize);
+/// Index into [`Plan::histories`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HistoryId(pub usize);
 /// Index into [`Plan::ropes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RopeIndex(pub usize);
@@ -35,6 +38,8 @@ pub struct Plan {
     pub weights: Vec<PlanWeight>,
     /// One per attention layer that stores keys and values.
     pub caches: Vec<Cache>,
+    /// One per short convolution.
+    pub histories: Vec<History>,
     /// Rotary tables.
     pub ropes: Vec<Rope>,
     /// The list.
@@ -59,6 +64,19 @@ pub enum Rows {
     Tokens,
     /// The last tokens of the call, those whose logits are wanted: one, or all.
     Outputs,
+    /// So many for each token of the call, one after the other: a token's experts.
+    PerToken(u32),
+}
+
+impl Rows {
+    /// The count where a call has so many tokens and outputs.
+    pub fn count(self, tokens: u32, outputs: u32) -> u32 {
+        match self {
+            Self::Tokens => tokens,
+            Self::Outputs => outputs,
+            Self::PerToken(count) => tokens * count,
+        }
+    }
 }
 
 /// A weight `[rows, columns]` (a vector has `columns` 1) and the records that hold it.
@@ -88,6 +106,21 @@ impl Cache {
     /// Values of a position in either array.
     pub fn width(&self) -> u64 {
         u64::from(self.kv_heads) * u64::from(self.head_dim)
+    }
+}
+
+/// What a short convolution looks back at: `[positions, width]`, a ring.
+#[derive(Clone, Copy, Debug)]
+pub struct History {
+    pub width: u32,
+    /// Positions that it sees, the current one included.
+    pub window: u32,
+}
+
+impl History {
+    /// Rows of the ring; position `p` is in row `p % positions`.
+    pub fn positions(&self, capacity: Capacity) -> u32 {
+        cache_positions(Some(self.window), capacity.context, capacity.chunk)
     }
 }
 
@@ -150,6 +183,32 @@ pub enum Op {
         window: Option<u32>,
         out: SlotId,
     },
+    /// The `K` most probable experts of each row of `logits` `[T, experts]`, the most probable first, and their shares:
+    /// probabilities of a softmax, which add up to 1 where they are `normalised`. Both are `[T, K]`; experts are numbers
+    /// in f32.
+    Route { logits: SlotId, normalised: bool, experts: SlotId, shares: SlotId },
+    /// `out[r, n] = sum_k x[r, k] * weight[e, n, k] + bias[e, n]`, where row `r` is number `r % K` of token `r / K` and `e`
+    /// its expert. Where `x` has a row for each token only, its experts share that. `weight` is `[experts, N, K]`.
+    ExpertMatmul {
+        x: SlotId,
+        experts: SlotId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+        out: SlotId,
+    },
+    /// `out[t, :] = sum_k shares[t, k] * x[t * K + k, :]`.
+    Mix { x: SlotId, shares: SlotId, out: SlotId },
+    /// Writes `x * by` of this call's tokens at their positions.
+    StoreProduct { x: Columns, by: Columns, history: HistoryId },
+    /// `out[t, c] = gate[t, c] * (bias[c] + sum_j kernel[c, j] * history[position - window + 1 + j, c])`; `kernel` is
+    /// `[width * window]`, and what comes before the first position is zero.
+    Convolve {
+        history: HistoryId,
+        kernel: WeightId,
+        bias: Option<WeightId>,
+        gate: Columns,
+        out: SlotId,
+    },
     /// `out[t, i] = act(gate[t, i]) * up[t, i]`.
     Gate { gate: Columns, up: Columns, activation: Activation, out: SlotId },
     /// `x += scale * y`, with 1 for no scale.
@@ -205,7 +264,10 @@ impl Plan {
     /// By how many positions a session can go back and read on from there: `None` for all of them, which rings forget.
     pub fn reach(&self, capacity: Capacity) -> Option<u32> {
         let rings = self.caches.iter().filter(|cache| cache.positions(capacity) < capacity.context);
-        rings.filter_map(|ring| Some(ring.positions(capacity) + 1 - ring.window?)).min()
+        let rings = rings.filter_map(|ring| Some((ring.positions(capacity), ring.window?)));
+        let histories = self.histories.iter().map(|ring| (ring.positions(capacity), ring.window));
+        let histories = histories.filter(|(positions, _)| *positions < capacity.context);
+        rings.chain(histories).map(|(positions, window)| positions + 1 - window).min()
     }
 
     pub fn cache(&self, id: CacheId) -> &Cache {

@@ -11,11 +11,18 @@ impl Op {
                 vec![weight]
             }
             Self::HeadNorm { weight, .. } => weight.into_iter().collect(),
-            Self::Matmul { weight, bias, .. } => std::iter::once(weight).chain(bias).collect(),
+            Self::Matmul { weight, bias, .. }
+            | Self::ExpertMatmul { weight, bias, .. }
+            | Self::Convolve { kernel: weight, bias, .. } => {
+                std::iter::once(weight).chain(bias).collect()
+            }
             Self::Scale { by: Factor::Constant(_), .. }
             | Self::Rope { .. }
             | Self::StoreKv { .. }
             | Self::Attend { .. }
+            | Self::Route { .. }
+            | Self::Mix { .. }
+            | Self::StoreProduct { .. }
             | Self::Gate { .. }
             | Self::Add { .. }
             | Self::Softcap { .. }
@@ -31,7 +38,13 @@ impl Op {
             | Self::Matmul { x, .. }
             | Self::Scale { x, .. }
             | Self::Softcap { x, .. }
+            | Self::Route { logits: x, .. }
             | Self::Copy { x, .. } => vec![x],
+            Self::ExpertMatmul { x, experts: chosen, .. } | Self::Mix { x, shares: chosen, .. } => {
+                vec![x, chosen]
+            }
+            Self::StoreProduct { x, by, .. } => vec![x.slot, by.slot],
+            Self::Convolve { gate, .. } => vec![gate.slot],
             Self::HeadNorm { x, .. } | Self::Rope { x, .. } | Self::Attend { q: x, .. } => {
                 vec![x.slot]
             }
@@ -41,22 +54,27 @@ impl Op {
         }
     }
 
-    /// The slot that it writes whole, whatever was there.
-    pub fn overwrites(&self) -> Option<SlotId> {
+    /// The slots that it writes whole, whatever was there.
+    pub fn overwrites(&self) -> Vec<SlotId> {
         match *self {
+            Self::Route { experts, shares, .. } => vec![experts, shares],
             Self::Gather { out, .. }
             | Self::HostGather { out, .. }
             | Self::RmsNorm { out, .. }
             | Self::Matmul { out, .. }
             | Self::Attend { out, .. }
+            | Self::ExpertMatmul { out, .. }
+            | Self::Mix { out, .. }
+            | Self::Convolve { out, .. }
             | Self::Gate { out, .. }
-            | Self::Copy { out, .. } => Some(out),
+            | Self::Copy { out, .. } => vec![out],
             Self::HeadNorm { .. }
             | Self::Rope { .. }
             | Self::StoreKv { .. }
+            | Self::StoreProduct { .. }
             | Self::Add { .. }
             | Self::Scale { .. }
-            | Self::Softcap { .. } => None,
+            | Self::Softcap { .. } => Vec::new(),
         }
     }
 

@@ -119,7 +119,7 @@ impl Calibration {
         let last = self.stops.last().map_or(first, |stop| stop.step);
         let (mut slots, mut caches) = (Vec::new(), Vec::new());
         for op in self.plan.steps[first..=last].iter().rev().map(|step| &step.op) {
-            slots.retain(|slot| op.overwrites() != Some(*slot));
+            slots.retain(|slot| !op.overwrites().contains(slot));
             caches.retain(|cache| op.stores() != Some(*cache));
             slots.extend(op.reads());
             caches.extend(op.attends());
@@ -138,9 +138,8 @@ impl Reference {
         let live = self.capacity.live(tokens, 0, Want::AllLogits, self.plan.vocab())?;
         for i in steps {
             let op = self.plan.steps[i].op.clone();
-            if let Some(slot) = op.overwrites() {
-                let length = tokens.len() * self.plan.slot(slot).width as usize;
-                self.slots[slot.0].resize(length, 0.0);
+            for slot in op.overwrites() {
+                self.resize(slot, live);
             }
             match op {
                 Op::HostGather { table, out } => self.gather(table, tokens, out),

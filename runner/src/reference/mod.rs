@@ -2,13 +2,15 @@
 //! where there is no adapter.
 
 mod calibrate;
+mod conv;
+mod experts;
 pub mod ops;
 
 use packlight_formats::RecordSpec;
 
 use crate::executor::{CallError, Capacity, Inputs, Live, Memory, Output, Want, WeightSink};
 use crate::packed::{PackedError, PackedWeights};
-use crate::plan::{Columns, Factor, Heads, Op, Plan, PlanWeight, Rows, SlotId, WeightId};
+use crate::plan::{Columns, Factor, Heads, Op, Plan, PlanWeight, Slot, SlotId, WeightId};
 pub use calibrate::Calibration;
 use ops::{AttendParams, ColumnView, HeadView};
 
@@ -30,6 +32,8 @@ pub struct Reference {
     /// Activations by slot; as long as the current call needs.
     slots: Vec<Vec<f32>>,
     caches: Vec<KvCache>,
+    /// `[positions, width]` each.
+    histories: Vec<Vec<f32>>,
     memory: Memory,
     /// Inverse frequencies by rope.
     ropes: Vec<Vec<f32>>,
@@ -57,11 +61,15 @@ impl Reference {
             let size = usize::try_from(size).unwrap_or(usize::MAX);
             KvCache { keys: vec![0.0; size], values: vec![0.0; size] }
         });
+        let histories = plan.histories.iter().map(|history| {
+            vec![0.0; history.positions(capacity) as usize * history.width as usize]
+        });
         Self {
             weights: PackedWeights::of(held(&plan)),
             capacity,
             slots: vec![Vec::new(); plan.slots.len()],
             caches: caches.collect(),
+            histories: histories.collect(),
             memory: Memory::of(&plan, capacity),
             ropes: plan.ropes.iter().map(|rope| rope.inv_freq(0)).collect(),
             plan,
@@ -91,12 +99,8 @@ impl Reference {
         let tables: Vec<_> = self.plan.host_tables().collect();
         inputs.check(tables.iter().map(|(table, _)| self.plan.weight(*table).columns))?;
         self.memory.read_on(live)?;
-        for (slot, values) in self.plan.slots.iter().zip(&mut self.slots) {
-            let rows = match slot.rows {
-                Rows::Tokens => live.tokens,
-                Rows::Outputs => live.outputs,
-            };
-            values.resize((rows * slot.width) as usize, 0.0);
+        for slot in 0..self.slots.len() {
+            self.resize(SlotId(slot), live);
         }
         for ((_, slot), rows) in tables.into_iter().zip(inputs.rows) {
             self.slots[slot.0].copy_from_slice(rows);
@@ -111,6 +115,13 @@ impl Reference {
             Want::Argmax => Output::Token(u32::try_from(ops::argmax(logits)).unwrap_or(u32::MAX)),
             Want::LastLogits | Want::AllLogits => Output::Logits(logits.clone()),
         })
+    }
+
+    /// Makes a slot as long as a call needs it.
+    fn resize(&mut self, slot: SlotId, live: Live) {
+        let Slot { rows, width, .. } = *self.plan.slot(slot);
+        let length = rows.count(live.tokens, live.outputs) as usize * width as usize;
+        self.slots[slot.0].resize(length, 0.0);
     }
 
     fn step(&mut self, op: &Op, tokens: &[u32], live: Live) {
@@ -164,6 +175,50 @@ impl Reference {
                 let mut result = std::mem::take(&mut self.slots[out.0]);
                 let KvCache { keys, values } = &self.caches[cache.0];
                 ops::attend(&self.slots[q.slot.0], self.view(q), keys, values, params, &mut result);
+                self.slots[out.0] = result;
+            }
+            Op::Route { logits, normalised, experts, shares } => {
+                let (count, chosen) =
+                    (self.plan.slot(logits).width as usize, self.plan.slot(experts).width as usize);
+                let [logits, experts, shares] = self
+                    .slots
+                    .get_disjoint_mut([logits.0, experts.0, shares.0])
+                    .unwrap_or_else(|_| unreachable!("distinct slots"));
+                experts::route(logits, count, chosen, normalised, experts, shares);
+            }
+            Op::ExpertMatmul { x, experts, weight, bias, out } => {
+                let bias = bias.map(|bias| self.vector(bias));
+                let mut result = std::mem::take(&mut self.slots[out.0]);
+                let (weight, rows) = (self.plan.weight(weight), self.plan.slot(out).width as usize);
+                experts::matmul(
+                    &self.slots[x.0],
+                    &self.slots[experts.0],
+                    [rows, weight.columns as usize],
+                    |n, row| self.weights.row(weight, n, row),
+                    bias.as_deref(),
+                    &mut result,
+                );
+                self.slots[out.0] = result;
+            }
+            Op::Mix { x, shares, out } => {
+                let mut result = std::mem::take(&mut self.slots[out.0]);
+                let width = self.plan.slot(out).width as usize;
+                experts::mix(&self.slots[x.0], &self.slots[shares.0], width, &mut result);
+                self.slots[out.0] = result;
+            }
+            Op::StoreProduct { x, by, history } => {
+                let width = self.plan.histories[history.0].width as usize;
+                let mut ring = std::mem::take(&mut self.histories[history.0]);
+                conv::store(self.columns(x), self.columns(by), width, past, &mut ring);
+                self.histories[history.0] = ring;
+            }
+            Op::Convolve { history, kernel, bias, gate, out } => {
+                let (kernel, bias) = (self.vector(kernel), bias.map(|bias| self.vector(bias)));
+                let mut result = std::mem::take(&mut self.slots[out.0]);
+                let ring = &self.histories[history.0];
+                let width = self.plan.slot(out).width as usize;
+                let kernels = conv::Kernels { values: &kernel, bias: bias.as_deref(), width };
+                conv::convolve(ring, kernels, self.columns(gate), past, &mut result);
                 self.slots[out.0] = result;
             }
             Op::Gate { gate, up, activation, out } => {

@@ -1,5 +1,6 @@
 //! The GPU against the CPU reference: both run the same plan from the same bytes.
 
+mod mixers;
 mod models;
 mod ops;
 mod rings;
@@ -186,6 +187,7 @@ impl Bench {
             slots: Vec::new(),
             weights: Vec::new(),
             caches: Vec::new(),
+            histories: Vec::new(),
             ropes: Vec::new(),
             steps: Vec::new(),
             logits: SlotId(0),

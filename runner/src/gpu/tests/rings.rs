@@ -107,10 +107,10 @@ fn shared_rings() {
 #[test]
 fn a_ring_is_as_long_as_its_furthest_reader_looks() {
     let mut model = gemma4();
-    model.layers[2].attention.window = Some(30);
+    model.layers[2].mixer.attention_mut().expect("attends").window = Some(30);
     assert_eq!(plan_of(&model).caches[0].window, Some(30));
     rings_hold_what_is_seen("30", &plan_of(&model), CAPACITY, &[17, 48, 48, 3]);
-    model.layers[2].attention.window = None;
+    model.layers[2].mixer.attention_mut().expect("attends").window = None;
     assert_eq!(plan_of(&model).caches[0].window, None);
 }
 
