@@ -4,7 +4,7 @@ use super::decoder::{Biases, Block, NormOver, Qkv, Routing, model};
 use super::dims::{Defaults, Dims, activation, impossible};
 use super::rotary::{RopeDefaults, read_rope};
 use super::weights::Weights;
-use super::windows::qwen_windows;
+use super::windows::sliding_window;
 use super::{Arch, Origin};
 use crate::config::{Config, ConfigError};
 use crate::model::{Activation, Model};
@@ -28,7 +28,7 @@ const DEFAULTS: Defaults = Defaults {
 
 fn describe(config: &Config<'_>, origin: &Origin<'_>) -> Result<Model, ConfigError> {
     let dims = Dims::read(config, &DEFAULTS)?;
-    let windows = qwen_windows(config, dims.layers)?;
+    let window = window(config)?;
     let bias = Biases::attention(config.flag("attention_bias", false)?);
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let rope = read_rope(config, RopeDefaults::of(&dims, 10_000.0))?;
@@ -47,12 +47,19 @@ fn describe(config: &Config<'_>, origin: &Origin<'_>) -> Result<Model, ConfigErr
         qkv: Qkv::Stacked("c_attn"),
         bias,
         qk_norm: Some(NormOver::Head),
-        window: windows[i as usize],
+        window,
         activation,
         routing: sparse[i as usize].then_some(routing),
         ..Block::llama(&dims)
     });
     Ok(Model { head: Weights::head(&head, [dims.vocab, dims.hidden]), ..model })
+}
+
+/// Unlike in the dense model, all layers slide or none does.
+fn window(config: &Config<'_>) -> Result<Option<u32>, ConfigError> {
+    let used = config.flag("use_sliding_window", false)?;
+    config.without_effect(&["max_window_layers"]);
+    Ok(sliding_window(config, Some(4096))?.filter(|_| used))
 }
 
 fn routing(config: &Config<'_>) -> Result<Routing, ConfigError> {
