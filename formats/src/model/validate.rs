@@ -220,6 +220,17 @@ fn rope(rope: &Rope) -> Result<(), ModelError> {
         Scaling::Llama3 { factor, low_freq_factor, high_freq_factor, .. } => {
             (vec![*factor, high_freq_factor - low_freq_factor], true)
         }
+        Scaling::Yarn {
+            factor, beta_fast, beta_slow, original_context, attention_factor, ..
+        } => (
+            // Logarithms are taken of all but the last.
+            [*factor, *beta_fast, *beta_slow, f64::from(*original_context), theta.ln()]
+                .into_iter()
+                .map(|x| x.max(0.0))
+                .chain([*attention_factor])
+                .collect(),
+            true,
+        ),
         Scaling::LongRope { short, long, attention_factor, .. } => (
             short.iter().chain(long).chain([attention_factor]).copied().collect(),
             short.len() == pairs && long.len() == pairs,

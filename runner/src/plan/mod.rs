@@ -170,7 +170,7 @@ pub enum Op {
     HeadNorm { x: Heads, weight: Option<WeightId>, eps: f32 },
     /// `out[t, n] = sum_k x[t, k] * weight[n, k] + bias[n]`; `weight` is `[N, K]`, `bias` is `[N]`.
     Matmul { x: SlotId, weight: WeightId, bias: Option<WeightId>, out: SlotId },
-    /// Turns the pairs `(i, i + width/2)` of each head by `position * inv_freq[i]`, in place.
+    /// Turns the pairs of each head by `position * inv_freq[i]`, in place.
     Rope { x: Heads, rope: RopeIndex },
     /// Writes the keys and values of this call's tokens at their positions.
     StoreKv { k: Heads, v: Heads, cache: CacheId },

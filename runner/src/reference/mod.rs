@@ -12,7 +12,7 @@ use crate::executor::{CallError, Capacity, Inputs, Live, Memory, Output, Want, W
 use crate::packed::{PackedError, PackedWeights};
 use crate::plan::{Columns, Factor, Heads, Op, Plan, PlanWeight, Slot, SlotId, WeightId};
 pub use calibrate::Calibration;
-use ops::{AttendParams, ColumnView, HeadView};
+use ops::{AttendParams, ColumnView, HeadView, Turning};
 
 /// What can go wrong before or during a call.
 #[derive(Debug, thiserror::Error)]
@@ -154,8 +154,13 @@ impl Reference {
                 self.slots[out.0] = result;
             }
             Op::Rope { x, rope } => {
-                let (view, factor) = (self.view(x), self.plan.ropes[rope.0].attention_factor());
-                ops::rope(&mut self.slots[x.slot.0], view, &self.ropes[rope.0], factor, past);
+                let view = self.view(x);
+                let (factor, pairing) = {
+                    let rope = &self.plan.ropes[rope.0];
+                    (rope.attention_factor(), rope.pairing)
+                };
+                let turning = Turning { inv_freq: &self.ropes[rope.0], factor, pairing, past };
+                ops::rope(&mut self.slots[x.slot.0], view, turning);
             }
             Op::StoreKv { k, v, cache } => {
                 let (k_view, v_view) = (self.view(k), self.view(v));

@@ -1,7 +1,7 @@
 //! Every operation on its own, over odd sizes.
 
 use packlight_formats::model::Activation;
-use packlight_formats::rope::{Rope, Scaling};
+use packlight_formats::rope::{Pairing, Rope, Scaling};
 
 use super::*;
 use crate::plan::{Cache, CacheId, Columns, Factor, Heads, RopeIndex};
@@ -198,6 +198,14 @@ fn every_scaling_of_rotation() {
             original_context: 64,
             attention_factor: 1.2,
         },
+        Scaling::Yarn {
+            factor: 4.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            original_context: 64,
+            truncate: true,
+            attention_factor: 1.1,
+        },
     ];
     for scaling in scalings {
         let mut plan = attention(SMALL);
@@ -216,6 +224,24 @@ fn every_scaling_of_rotation() {
             close(&format!("{scaling:?} at {length}"), &found, &expected);
         }
     }
+}
+
+/// Seed behaviour 18: which values are turned together is the description's to say.
+#[test]
+fn either_pairing() {
+    let Some(gpu) = gpu(Caps::floor()) else { return };
+    let mut results = Vec::new();
+    for pairing in [Pairing::Halves, Pairing::Neighbours] {
+        for turned in [16, 12] {
+            let mut plan = attention(Shape { turned, ..SMALL });
+            plan.ropes[0].pairing = pairing;
+            agree(&format!("{pairing:?}, {turned} turned"), &gpu, &plan, &[1, 17, 3]);
+            results.push(logits(&mut executor(&gpu, &plan), &tokens(&plan, 17), 0));
+        }
+    }
+    // The wrong one shows.
+    let error = |a: &[f32], b: &[f32]| a.iter().zip(b).any(|(a, b)| (a - b).abs() > 0.01);
+    assert!(error(&results[0], &results[2]) && error(&results[1], &results[3]));
 }
 
 #[test]
