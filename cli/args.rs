@@ -6,6 +6,8 @@ use clap::{Parser, Subcommand};
 use packlight_convert::OverrideRule;
 use packlight_formats::quant::codes::CODES;
 use packlight_formats::quant::{Codes, SCHEMES, Scheme};
+use packlight_runner::gpu::Caps;
+use packlight_runner::text::{Sampling, SamplingError};
 
 /// Turn a Hugging Face checkpoint into a 4-bit bundle that a browser can load, and prove that it still talks.
 #[derive(Debug, Parser)]
@@ -21,6 +23,9 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     Run(RunArgs),
     Inspect(InspectArgs),
+    Serve(ServeArgs),
+    Probe(ProbeArgs),
+    Cache(CacheArgs),
     Devices(DevicesArgs),
     Demo(DemoArgs),
 }
@@ -43,20 +48,11 @@ pub(crate) enum RoundingChoice {
     Away,
 }
 
-/// What kernels may rely on.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum CapsChoice {
-    /// Whatever the adapter offers.
-    Auto,
-    /// Only what WebGPU guarantees everywhere.
-    None,
-}
-
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 /// Convert a checkpoint into a bundle.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ConvertArgs {
-    /// Folder with config.json and *.safetensors.
+    /// Folder with config.json and *.safetensors, or hf://owner/name[@revision].
     pub(crate) checkpoint: PathBuf,
     /// Folder to write the bundle to; must be empty or not exist.
     #[arg(short, long, required_unless_present = "dry_run")]
@@ -95,6 +91,8 @@ pub(crate) struct ConvertArgs {
     /// Convert NaN and infinite weights too, as the scheme does.
     #[arg(long)]
     pub(crate) allow_non_finite: bool,
+    #[command(flatten)]
+    pub(crate) cache: CacheFolder,
     /// Threads for quantising; default: all.
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -106,7 +104,7 @@ pub(crate) struct ConvertArgs {
 /// Check every byte of a bundle against its manifests.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
-    /// Bundle folder.
+    /// Bundle folder, or its URL: https://host/folder/ or hf://owner/name[@revision].
     pub(crate) bundle: PathBuf,
     /// Also check the MD5 of whole shards.
     #[arg(long)]
@@ -122,45 +120,50 @@ pub(crate) struct VerifyArgs {
 /// Show what a bundle or a checkpoint holds: model, weights, plan.
 #[derive(Debug, clap::Args)]
 pub(crate) struct InspectArgs {
-    /// Bundle or checkpoint folder.
+    /// Bundle or checkpoint folder, or a bundle's URL.
     pub(crate) path: PathBuf,
+    #[command(flatten)]
+    pub(crate) cache: CacheFolder,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Run a bundle on a prompt.
+/// Run a bundle: answer a prompt, continue a text, or hold a conversation.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
-    /// Bundle folder.
+    /// Bundle folder, ours or MLC-LLM's, or its URL: https://host/folder/ or hf://owner/name[@revision].
     pub(crate) bundle: PathBuf,
     #[command(flatten)]
+    pub(crate) cache: CacheFolder,
+    #[command(flatten)]
     pub(crate) prompt: PromptArgs,
-    /// Tokens to generate; default: 256 (0 with --logits), or what fits the context.
+    /// A system message, where the chat template takes one.
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["raw", "tokens"])]
+    pub(crate) system: Option<String>,
+    /// Tokens to generate at most, for each answer; default: 256 (0 with --logits), with --chat what fits the context.
     #[arg(short = 'n', value_name = "N")]
     pub(crate) count: Option<u32>,
+    /// Positions to make room for; default: what prompt and answer need, with --chat 4096 or the model's own limit.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) context: Option<u32>,
     /// Where to run.
     #[arg(long, default_value = "auto")]
     pub(crate) device: DeviceChoice,
-    /// What kernels may rely on.
-    #[arg(long, default_value = "auto")]
-    pub(crate) caps: CapsChoice,
-    /// 0 takes the likeliest token always; higher is more varied.
-    #[arg(long, default_value_t = 0.0, value_name = "T", allow_negative_numbers = true)]
-    pub(crate) temperature: f32,
-    /// Draw only from the likeliest tokens that together have this probability.
-    #[arg(long, default_value_t = 1.0, value_name = "P")]
-    pub(crate) top_p: f32,
-    /// Equal seeds give equal answers.
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) caps: CapsArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    /// End an answer before this text; may be given again.
+    #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
+    pub(crate) stop: Vec<String>,
     /// Write the logits of every prompt token, [tokens, vocab] f32, to a safetensors file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "chat")]
     pub(crate) logits: Option<PathBuf>,
     /// Do not compare hashes while loading.
     #[arg(long)]
     pub(crate) no_verify: bool,
-    /// Print the result as one JSON object.
+    /// Print the result as one JSON object, with --chat one for each answer.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -169,20 +172,115 @@ pub(crate) struct RunArgs {
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct PromptArgs {
-    /// A message, put through the chat template.
+    /// A message, put through the chat template; - reads it from standard input.
     #[arg(short, long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
-    /// A text to continue, as it is.
-    #[arg(long, value_name = "TEXT")]
+    /// A conversation: every line of standard input is a message. Ctrl-C ends a reply, Ctrl-D the conversation.
+    #[arg(long)]
+    pub(crate) chat: bool,
+    /// A text to continue, as it is; - reads it from standard input.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) raw: Option<String>,
     /// Token ids, separated by commas; needs no tokenizer, and nothing but -n ends the generation.
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub(crate) tokens: Option<Vec<u32>>,
 }
 
-/// List the adapters that a bundle can run on, the preferred one first.
+/// Where downloads are kept.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CacheFolder {
+    /// Folder for downloads; default: packlight in the user's cache folder.
+    #[arg(long = "cache", value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
+}
+
+/// Serve a bundle on this machine, for trying it in a browser.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    /// Bundle folder.
+    pub(crate) bundle: PathBuf,
+    /// Port to listen on; 0 for any that is free.
+    #[arg(long, default_value_t = 8000, value_name = "N")]
+    pub(crate) port: u16,
+}
+
+/// Check what a web page on another origin would meet at a bundle's URL.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProbeArgs {
+    /// https://host/folder/ or hf://owner/name[@revision].
+    pub(crate) url: String,
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// List what was downloaded, or make it less.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CacheArgs {
+    #[command(flatten)]
+    pub(crate) cache: CacheFolder,
+    /// Remove what was not used for longest, until this much is left; 0 removes everything.
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
+    pub(crate) limit: Option<u64>,
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How tokens are chosen. The order is that of transformers: penalty, temperature, top-k, top-p, min-p.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct SamplingArgs {
+    /// 0 takes the likeliest token always; higher is more varied.
+    #[arg(long, default_value_t = 0.0, value_name = "T", allow_negative_numbers = true)]
+    pub(crate) temperature: f32,
+    /// Draw only from the K likeliest tokens; 0: from all.
+    #[arg(long, default_value_t = 0, value_name = "K")]
+    pub(crate) top_k: u32,
+    /// Draw only from the likeliest tokens that together have this probability.
+    #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) top_p: f32,
+    /// Draw only from tokens at least this many times as likely as the likeliest.
+    #[arg(long, default_value_t = 0.0, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) min_p: f32,
+    /// Make tokens of the prompt and of the answer so far less likely; 1: no.
+    #[arg(long, default_value_t = 1.0, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) repetition_penalty: f32,
+    /// Equal seeds give equal answers.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) seed: u64,
+}
+
+impl SamplingArgs {
+    /// The settings, if they have a meaning.
+    pub(crate) fn settings(&self) -> Result<Sampling, SamplingError> {
+        let Self { temperature, top_k, top_p, min_p, repetition_penalty, seed } = *self;
+        let sampling = Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed };
+        sampling.validate()?;
+        Ok(sampling)
+    }
+}
+
+/// What kernels may rely on.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct CapsArgs {
+    /// What kernels may rely on. auto: the adapter's limits; none: only what WebGPU guarantees. Add +f16 or +subgroups
+    /// to use those, as in `none,+f16`.
+    #[arg(
+        long,
+        default_value = "auto",
+        value_name = "LIST",
+        value_parser = str::parse::<Caps>,
+        allow_hyphen_values = true
+    )]
+    pub(crate) caps: Caps,
+}
+
+/// List the adapters that a bundle can run on, the preferred one first, and the kernels that each would be given.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DevicesArgs {
+    #[command(flatten)]
+    pub(crate) caps: CapsArgs,
     /// Print a JSON array.
     #[arg(long)]
     pub(crate) json: bool,
@@ -215,9 +313,14 @@ fn parse_override(text: &str) -> Result<OverrideRule, String> {
 
 /// `32MiB`, `25MB`, `1000`.
 fn parse_size(text: &str) -> Result<u64, String> {
-    match parse_size::parse_size(text) {
-        Ok(0) => Err("must be more than 0".into()),
-        Ok(size) => Ok(size),
-        Err(error) => Err(format!("{error}; write a size like 32MiB, 25MB or 1000000")),
+    match parse_limit(text)? {
+        0 => Err("must be more than 0".into()),
+        size => Ok(size),
     }
+}
+
+/// A size that may be 0.
+fn parse_limit(text: &str) -> Result<u64, String> {
+    parse_size::parse_size(text)
+        .map_err(|error| format!("{error}; write a size like 32MiB, 25MB or 1000000"))
 }

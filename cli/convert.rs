@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::args::{ConvertArgs, RoundingChoice};
 use crate::calibration::{self, Calibrated};
 use crate::report::Hinted;
-use crate::{progress, sidecars};
+use crate::{place, progress, sidecars};
 
 pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     if let Some(threads) = args.threads {
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     let codes = Codes::find(&args.codes).ok_or_else(|| unknown("chooser", &args.codes))?;
     let rounding = rounding(args.rounding, codes)?;
     let calibration = calibration::text(args.calibration.as_deref(), codes)?;
-    let checkpoint = Checkpoint::open(&args.checkpoint)?;
+    let checkpoint = Checkpoint::open(&place::checkpoint(&args.checkpoint, &args.cache)?)?;
     let conversion = Conversion::plan(&checkpoint, scheme, &override_rules(args)?, codes)?;
     let records = conversion.records();
     let shards = plan_shards(&records, args.shard_bytes);

@@ -11,11 +11,12 @@ use packlight_pack::{DEFAULT_SHARD_BYTES, Occupied, VerifyOptions, Written, plan
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::engine::{Engine, RunsOn};
 use packlight_runner::generate::{Generation, generate};
+use packlight_runner::gpu::Caps;
 use packlight_runner::source::Folder;
 use packlight_runner::text::{Sampling, Text};
 use serde_json::{Value, json};
 
-use crate::args::{CapsChoice, DemoArgs};
+use crate::args::DemoArgs;
 use crate::convert::{Job, write};
 use crate::{run, sidecars};
 
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<bool> {
         fs_err::write(checkpoint.join(name), bytes)?;
     }
     let written = convert(&checkpoint, &bundle)?;
-    let verification = verify(&bundle, VerifyOptions { md5: true, allow_extra: false })?;
+    let verification = verify(bundle.as_path(), VerifyOptions { md5: true, allow_extra: false })?;
     for problem in &verification.problems {
         eprintln!("problem: {problem}");
     }
@@ -64,7 +65,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<bool> {
         anyhow::bail!("the demo model has lost its tokenizer")
     };
     let start = Instant::now();
-    let mut engine = run::load(&bundle, args.device, CapsChoice::Auto, CONTEXT)?;
+    let mut engine = run::load(&bundle, args.device, Caps::auto(), CONTEXT)?;
     let load_s = start.elapsed().as_secs_f64();
     let answers =
         PROMPTS.into_iter().map(|(prompt, expected)| ask(&mut engine, &text, prompt, expected));

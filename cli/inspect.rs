@@ -1,35 +1,75 @@
 //! `packlight inspect`: what a bundle or a checkpoint holds.
 
+use anyhow::Context as _;
 use indicatif::HumanBytes;
 use packlight_convert::{Checkpoint, Conversion};
+use packlight_formats::manifest::Requires;
 use packlight_formats::manifest::packlight::{PACKLIGHT, Packlight};
+use packlight_formats::manifest::tensor_cache::{NDARRAY_CACHE, TENSOR_CACHE};
 use packlight_formats::model::Model;
 use packlight_formats::quant::{Assignment, Codes, Scheme};
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::plan::Plan;
-use packlight_runner::source::Folder;
+use packlight_runner::source::Source;
 use serde_json::json;
 
 use crate::args::InspectArgs;
+use crate::place::{self, Place};
 
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<bool> {
-    if args.path.join(PACKLIGHT).is_file() { bundle(args) } else { checkpoint(args) }?;
+    let distant = place::address(&args.path)?.is_some();
+    let manifests = [PACKLIGHT, TENSOR_CACHE, NDARRAY_CACHE];
+    let is_bundle = manifests.iter().any(|manifest| args.path.join(manifest).is_file());
+    if distant || is_bundle { bundle(args) } else { checkpoint(args) }?;
     Ok(true)
 }
 
 fn bundle(args: &InspectArgs) -> anyhow::Result<()> {
-    let bundle = pollster::block_on(Bundle::open(Folder::new(&args.path), Trust::Nothing))?;
-    let manifest = bundle.manifest();
+    let place = Place::open(&args.path, &args.cache)?;
+    let bundle = pollster::block_on(Bundle::open(place, Trust::Nothing))
+        .with_context(|| format!("`{}` cannot be inspected", args.path.display()))?;
     if args.json {
-        println!("{}", json!({ "sha256": bundle.sha256(), "manifest": manifest }));
+        let report = match bundle.manifest() {
+            Some(manifest) => json!({ "sha256": bundle.sha256(), "manifest": manifest }),
+            None => json!({
+                "sha256": bundle.sha256(),
+                "scheme": bundle.assignment().usual().name,
+                "model": bundle.model(),
+                "notes": bundle.notes(),
+            }),
+        };
+        println!("{report}");
         return Ok(());
     }
-    let Packlight { generator, scheme, codes, source, requires, files, .. } = manifest;
     println!("bundle      sha256 {}", bundle.sha256());
+    match bundle.manifest() {
+        Some(manifest) => print_manifest(manifest),
+        None => print_plain(&bundle),
+    }
+    print_model(bundle.model(), bundle.assignment());
+    Ok(())
+}
+
+fn print_manifest(manifest: &Packlight) {
+    let Packlight { generator, scheme, codes, source, requires, files, .. } = manifest;
     println!("written by  {} {}", generator.name, generator.version);
     println!("scheme      {scheme}, codes {codes}");
     println!("source      {} tensors, {}", source.tensors, HumanBytes(source.bytes));
     println!("weights     {} in {} files", HumanBytes(requires.weight_bytes), files.len());
+    print_requires(requires);
+}
+
+fn print_plain<S: Source>(bundle: &Bundle<S>) {
+    let requires = Requires::of(bundle.model(), bundle.assignment());
+    println!("scheme      {}", bundle.assignment().usual().name);
+    println!("weights     {}", HumanBytes(requires.weight_bytes));
+    print_requires(&requires);
+    for note in bundle.notes() {
+        println!("note        {note}");
+    }
+}
+
+fn print_requires(requires: &Requires) {
     println!(
         "largest     {} ({})",
         requires.largest_tensor,
@@ -40,8 +80,6 @@ fn bundle(args: &InspectArgs) -> anyhow::Result<()> {
         HumanBytes(requires.device_bytes),
         requires.context
     );
-    print_model(bundle.model(), bundle.assignment());
-    Ok(())
 }
 
 fn checkpoint(args: &InspectArgs) -> anyhow::Result<()> {

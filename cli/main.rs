@@ -5,15 +5,22 @@
     reason = "a command line talks: results on stdout, the rest on stderr"
 )]
 
+mod answer;
 mod args;
+mod cache;
 mod calibration;
+mod chat;
 mod convert;
 mod demo;
 mod devices;
 mod inspect;
+mod interrupt;
+mod place;
+mod probe;
 mod progress;
 mod report;
 mod run;
+mod serve;
 mod sidecars;
 mod verify;
 
@@ -32,7 +39,13 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::run(&args),
-        Command::Devices(args) => devices::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Probe(args) => probe::run(&args),
+        Command::Cache(args) => cache::run(&args),
+        Command::Devices(args) => {
+            devices::run(&args);
+            Ok(true)
+        }
         Command::Demo(args) => demo::run(&args),
     };
     match result {

@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use packlight_convert::ConvertError;
+use packlight_http::{HttpError, ServeError};
 use packlight_pack::PackError;
 use packlight_runner::bundle::BundleError;
 use packlight_runner::engine::EngineError;
@@ -40,7 +41,12 @@ pub(crate) fn print(error: &anyhow::Error) {
 }
 
 fn hint(error: &(dyn Error + 'static)) -> Option<String> {
-    None.or_else(|| error.downcast_ref::<Hinted>().map(|error| error.hint.clone()))
+    // An interface that speaks of files carries what went wrong inside an I/O error.
+    let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    let http = error.downcast_ref().or(inner.and_then(|inner| inner.downcast_ref::<HttpError>()));
+    http.and_then(HttpError::hint)
+        .or_else(|| error.downcast_ref::<ServeError>().map(ServeError::hint))
+        .or_else(|| error.downcast_ref::<Hinted>().map(|error| error.hint.clone()))
         .or_else(|| error.downcast_ref::<ConvertError>().and_then(ConvertError::hint))
         .or_else(|| error.downcast_ref::<PackError>().and_then(PackError::hint))
         .or_else(|| error.downcast_ref::<EngineError>().and_then(EngineError::hint))

@@ -1,92 +1,131 @@
 //! `packlight run`: a prompt goes in, text comes out.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use anyhow::Context as _;
+use packlight_formats::chat_config::{Message, Role};
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::engine::{Device, Engine, RunsOn};
 use packlight_runner::executor::{Output, Want};
-use packlight_runner::generate::{Generation, generate};
 use packlight_runner::gpu::Caps;
-use packlight_runner::source::Folder;
-use packlight_runner::text::{Detokenizer, Sampling, Text};
+use packlight_runner::kernels::choices;
+use packlight_runner::source::Source;
+use packlight_runner::text::{Date, Sampling, StopRules, Text};
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
-use serde_json::json;
 
-use crate::args::{CapsChoice, DeviceChoice, PromptArgs, RunArgs};
-use crate::progress;
+use crate::answer::{Answer, End, Limit, Manner};
+use crate::args::{DeviceChoice, RunArgs};
+use crate::place::Place;
 use crate::report::Hinted;
+use crate::{chat, progress};
 
 /// Tokens generated where `-n` does not say.
 const DEFAULT_TOKENS: u32 = 256;
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<bool> {
+    let sampling = sampling(args)?;
     let trust = if args.no_verify { Trust::Everything } else { Trust::Nothing };
-    let bundle = pollster::block_on(Bundle::open(Folder::new(&args.bundle), trust))
+    let place = Place::open(&args.bundle, &args.cache)?;
+    let bundle = pollster::block_on(Bundle::open(place, trust))
         .with_context(|| format!("`{}` cannot be run", args.bundle.display()))?;
+    for note in bundle.notes() {
+        eprintln!("note: {note}");
+    }
+    let (own, wanted) = (bundle.model().context, args.context.unwrap_or(1));
+    if wanted > own {
+        let message = format!("--context {wanted} is more than the model's {own}");
+        return Err(Hinted::new(message, format!("positions run from 1 to {own}")).into());
+    }
     let text = match pollster::block_on(Text::of(&bundle)) {
         // Token ids need no tokenizer, so a broken one is no reason to stop.
         Err(error) if args.prompt.tokens.is_some() => {
             eprintln!("warning: {error}; tokens are not turned into text");
             None
         }
-        text => text?,
+        text => text?.map(|text| text.with_date(today())),
     };
-    let prompt = tokens(&args.prompt, text.as_ref(), bundle.model().vocab)?;
-    let count = token_count(args, prompt.len(), bundle.model().context)?;
-    let context = u32::try_from(prompt.len()).unwrap_or(u32::MAX).saturating_add(count);
+    // Token ids are for measuring: they run on past any end of the answer.
+    let mut stops = match &text {
+        Some(text) if args.prompt.tokens.is_none() => text.stops().clone(),
+        _ => StopRules::default(),
+    };
+    stops.texts.extend(args.stop.clone());
+    let manner = Manner { text: text.as_ref(), stops: &stops, sampling, aloud: !args.json };
+    if args.prompt.chat { chat::run(args, &bundle, &manner) } else { once(args, &bundle, &manner) }
+}
 
-    let start = Instant::now();
-    let mut engine = load(&bundle, args.device, args.caps, context)?;
-    let load_s = start.elapsed().as_secs_f64();
-    if let RunsOn::Cpu { fallback: Some(why) } = engine.runs_on() {
-        eprintln!("note: running on the CPU reference: {why}");
-    }
+/// Answers one prompt.
+fn once<S: Source>(
+    args: &RunArgs,
+    bundle: &Bundle<S>,
+    manner: &Manner<'_>,
+) -> anyhow::Result<bool> {
+    let prompt = tokens(args, manner.text, bundle.model().vocab)?;
+    let limit = limit(args, prompt.len(), args.context.unwrap_or(bundle.model().context))?;
+    let context = u32::try_from(prompt.len()).unwrap_or(u32::MAX).saturating_add(limit.tokens);
+    let (mut engine, load_s) = load_for(args, bundle, context)?;
     if let Some(path) = &args.logits {
         write_logits(path, &mut engine, &prompt, bundle.model().vocab)?;
     }
-    let sampling = Sampling { temperature: args.temperature, top_p: args.top_p, seed: args.seed };
-    // Token ids are for measuring: they run on past any end of the answer.
-    let stops = text.as_ref().filter(|_| args.prompt.tokens.is_none()).map(Text::stops);
-    let mut speaker = Speaker::new(text.as_ref(), !args.json);
-    let mut failed = Ok(());
-    let generation =
-        pollster::block_on(generate(&mut engine, &prompt, count, sampling, |token| {
-            if stops.is_some_and(|stops| stops.is_stop(token)) {
-                return ControlFlow::Break(());
-            }
-            failed = speaker.say(token);
-            if failed.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        }))?;
-    failed?;
-    let spoken = speaker.finish()?;
+    let answer = manner.answer(&mut engine, &prompt, limit, || ControlFlow::Continue(()))?;
     if args.json {
-        let Generation { tokens, prefill, decode } = &generation;
-        let report = json!({
-            "prompt_tokens": prompt,
-            "tokens": tokens,
-            "text": spoken,
-            "load_s": load_s,
-            "prefill_s": prefill.as_secs_f64(),
-            "decode_s": decode.as_secs_f64(),
-            "device": engine.runs_on().to_string(),
-        });
+        let mut report = answer.report(&prompt, &engine);
+        report["load_s"] = load_s.into();
         println!("{report}");
-    } else if count > 0 {
-        summary(&engine, &prompt, &generation, load_s);
+    } else if limit.tokens > 0 {
+        match answer.end {
+            End::Length if args.count.is_none() => {
+                eprintln!("note: ended after {} tokens; -n allows for more", limit.tokens);
+            }
+            End::Context => eprintln!("note: ended because the context is full"),
+            _ => {}
+        }
+        summary(&engine, &prompt, &answer, load_s);
     }
     Ok(true)
 }
 
+/// Sampling that has a meaning, noting what is asked for in vain.
+fn sampling(args: &RunArgs) -> anyhow::Result<Sampling> {
+    let sampling = args.sampling.settings()?;
+    let Sampling { temperature, top_k, top_p, min_p, .. } = sampling;
+    if temperature == 0.0 && (top_k > 0 || top_p < 1.0 || min_p > 0.0) {
+        eprintln!(
+            "note: top-k, top-p and min-p have no effect, since --temperature 0 takes the likeliest token"
+        );
+    }
+    Ok(sampling)
+}
+
+/// The day, by UTC.
+fn today() -> Date {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Date::from_unix_seconds(now.map_or(0, |since| since.as_secs()))
+}
+
+/// Loads a bundle as a command says, and how many seconds that took.
+pub(crate) fn load_for<S: Source>(
+    args: &RunArgs,
+    bundle: &Bundle<S>,
+    context: u32,
+) -> anyhow::Result<(Engine, f64)> {
+    let start = Instant::now();
+    let engine = load(bundle, args.device, args.caps.caps, context)?;
+    if let RunsOn::Cpu { fallback: Some(why) } = engine.runs_on() {
+        eprintln!("note: running on the CPU reference: {why}");
+    }
+    Ok((engine, start.elapsed().as_secs_f64()))
+}
+
 /// Loads a bundle, with progress.
-pub(crate) fn load(
-    bundle: &Bundle<Folder>,
+pub(crate) fn load<S: Source>(
+    bundle: &Bundle<S>,
     device: DeviceChoice,
-    caps: CapsChoice,
+    caps: Caps,
     context: u32,
 ) -> anyhow::Result<Engine> {
     let device = match device {
@@ -94,50 +133,76 @@ pub(crate) fn load(
         DeviceChoice::Gpu => Device::Gpu,
         DeviceChoice::Cpu => Device::Cpu,
     };
-    let ceiling = match caps {
-        CapsChoice::Auto => None,
-        CapsChoice::None => Some(Caps::floor()),
-    };
-    let bar = progress::bytes(bundle.manifest().requires.weight_bytes, "loading");
-    let engine =
-        pollster::block_on(Engine::load(bundle, device, ceiling, context, |bytes| bar.inc(bytes)))?;
+    let bar = progress::bytes(bundle.weight_bytes(), "loading");
+    let engine = Engine::load(bundle, device, Some(caps), context, |bytes| bar.inc(bytes));
+    let engine = pollster::block_on(engine)?;
     bar.finish_and_clear();
+    for choice in engine.caps().iter().flat_map(choices) {
+        // Those that were not asked for are no news.
+        for (kernel, why) in choice.refused.iter().filter(|(_, why)| !why.is_opt_in()) {
+            eprintln!("note: kernel `{}` is not used: {why}", kernel.name);
+        }
+    }
     Ok(engine)
 }
 
-fn tokens(prompt: &PromptArgs, text: Option<&Text>, vocab: u32) -> anyhow::Result<Vec<u32>> {
-    if let Some(tokens) = &prompt.tokens {
+fn tokens(args: &RunArgs, text: Option<&Text>, vocab: u32) -> anyhow::Result<Vec<u32>> {
+    if let Some(tokens) = &args.prompt.tokens {
         if let Some(token) = tokens.iter().find(|&&token| token >= vocab) {
             let message = format!("token {token} is outside the vocabulary of {vocab}");
             return Err(Hinted::new(message, format!("ids run from 0 to {}", vocab - 1)).into());
         }
         return Ok(tokens.clone());
     }
-    let no_tokenizer =
-        || Hinted::new("the bundle has no tokenizer.json", "give token ids with --tokens 1,2,3");
     let text = text.ok_or_else(no_tokenizer)?;
-    let tokens = match (&prompt.prompt, &prompt.raw) {
-        (Some(message), _) => text.prompt(message)?,
-        (None, raw) => text.raw(raw.as_deref().unwrap_or_default())?,
-    };
-    if tokens.is_empty() {
-        return Err(Hinted::new("the prompt has no tokens", "give some text").into());
+    let empty = || Hinted::new("the prompt is empty", "give some text, or - to read it from stdin");
+    if let Some(message) = &args.prompt.prompt {
+        let message = given(message)?;
+        if message.trim().is_empty() {
+            return Err(empty().into());
+        }
+        let messages: Vec<Message> =
+            system(args).into_iter().chain([Message::new(Role::User, message)]).collect();
+        return Ok(text.conversation(&messages)?);
     }
-    Ok(tokens)
+    // A model whose texts begin with a token of their own can start from nothing.
+    let tokens = text.raw(&given(args.prompt.raw.as_deref().unwrap_or_default())?)?;
+    if tokens.is_empty() { Err(empty().into()) } else { Ok(tokens) }
+}
+
+/// The system message.
+pub(crate) fn system(args: &RunArgs) -> Option<Message> {
+    args.system.as_ref().map(|text| Message::new(Role::System, text))
+}
+
+pub(crate) fn no_tokenizer() -> Hinted {
+    Hinted::new("the bundle has no tokenizer.json", "give token ids with --tokens 1,2,3")
+}
+
+/// A text of the command line; `-` stands for standard input, short of the line's end that shells and editors add.
+fn given(text: &str) -> anyhow::Result<String> {
+    if text != "-" {
+        return Ok(text.to_owned());
+    }
+    let mut input = String::new();
+    std::io::stdin().read_to_string(&mut input).context("standard input cannot be read as text")?;
+    let line = input.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text));
+    Ok(line.map_or(input.clone(), str::to_owned))
 }
 
 /// How many tokens to generate: what was asked for, if it fits, else what fits.
-fn token_count(args: &RunArgs, prompt: usize, context: u32) -> anyhow::Result<u32> {
+fn limit(args: &RunArgs, prompt: usize, context: u32) -> anyhow::Result<Limit> {
     let room = u64::from(context).checked_sub(prompt as u64);
     let asked = args.count.map_or(0, u64::from);
     let Some(room) = room.filter(|&room| asked <= room) else {
         let message = format!(
-            "{prompt} prompt tokens and {asked} more do not fit the model's context of {context}"
+            "{prompt} prompt tokens and {asked} more do not fit {} of {context}",
+            if args.context.is_some() { "the context" } else { "the model's context" }
         );
         return Err(Hinted::new(message, "shorten the prompt or lower -n").into());
     };
     let default = if args.logits.is_some() { 0 } else { DEFAULT_TOKENS };
-    Ok(args.count.unwrap_or(default.min(u32::try_from(room).unwrap_or(u32::MAX))))
+    Ok(Limit::new(args.count, default, u32::try_from(room).unwrap_or(u32::MAX)))
 }
 
 /// `logits`, `[tokens, vocab]` f32, in a safetensors file.
@@ -162,60 +227,7 @@ fn write_logits(
     Ok(())
 }
 
-/// Turns tokens into text and says it as it comes.
-struct Speaker<'a> {
-    detokenizer: Option<Detokenizer<'a>>,
-    text: String,
-    aloud: bool,
-}
-
-impl<'a> Speaker<'a> {
-    fn new(text: Option<&'a Text>, aloud: bool) -> Self {
-        let detokenizer = text.map(|text| Detokenizer::new(text.tokenizer()));
-        Self { detokenizer, text: String::new(), aloud }
-    }
-
-    fn say(&mut self, token: u32) -> anyhow::Result<()> {
-        let piece = match &mut self.detokenizer {
-            Some(detokenizer) => detokenizer.push(token)?,
-            None if self.aloud => {
-                print!("{token} ");
-                String::new()
-            }
-            None => String::new(),
-        };
-        self.put(&piece)
-    }
-
-    fn put(&mut self, piece: &str) -> anyhow::Result<()> {
-        self.text += piece;
-        if self.aloud {
-            print!("{piece}");
-            std::io::stdout().flush()?;
-        }
-        Ok(())
-    }
-
-    /// All that was said; `None` where there was no tokenizer to say it with.
-    fn finish(mut self) -> anyhow::Result<Option<String>> {
-        let Some(detokenizer) = self.detokenizer.take() else {
-            self.end_line();
-            return Ok(None);
-        };
-        let rest = detokenizer.finish()?;
-        self.put(&rest)?;
-        self.end_line();
-        Ok(Some(self.text))
-    }
-
-    fn end_line(&self) {
-        if self.aloud {
-            println!();
-        }
-    }
-}
-
-fn summary(engine: &Engine, prompt: &[u32], generation: &Generation, load_s: f64) {
+fn summary(engine: &Engine, prompt: &[u32], Answer { generation, .. }: &Answer, load_s: f64) {
     let speed = generation
         .tokens_per_second()
         .map_or_else(String::new, |speed| format!(" ({speed:.1} tokens/s)"));

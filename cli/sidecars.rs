@@ -2,8 +2,8 @@
 
 use packlight_convert::Checkpoint;
 use packlight_formats::chat_config::{
-    self, Conversation, Inputs, TOKENIZER_FILES, TokenizerInfo, active_vocab_size, choose,
-    eos_token_ids, named, token_id,
+    self, CHAT_CONFIG, Conversation, Inputs, TOKENIZER_FILES, TokenizerInfo, active_vocab_size,
+    choose, eos_token_ids, named, token_id,
 };
 use packlight_formats::quant::Scheme;
 use packlight_pack::Sidecar;
@@ -11,8 +11,7 @@ use packlight_runner::text::ChatTemplate;
 use serde_json::Value;
 
 /// What our runner needs beyond the tokenizer files that MLC copies.
-const SETTINGS: [&str; 2] = ["chat_template.jinja", "generation_config.json"];
-const CHAT_CONFIG: &str = "mlc-chat-config.json";
+pub(crate) const SETTINGS: [&str; 2] = ["chat_template.jinja", "generation_config.json"];
 
 /// Files to write, and what there is to say about them.
 pub(crate) struct Sidecars {

@@ -1,13 +1,27 @@
 //! `packlight verify`: is every byte what the manifests say?
 
+use anyhow::Context as _;
 use indicatif::HumanBytes;
 use packlight_pack::{Verification, VerifyOptions, verify};
 
 use crate::args::VerifyArgs;
+use crate::place::{self, Distant};
+
+/// Files of a distant bundle that are read at once, whatever the number of cores.
+const CONNECTIONS: usize = 4;
 
 pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<bool> {
     let options = VerifyOptions { md5: args.all, allow_extra: args.allow_extra };
-    let verification = verify(&args.bundle, options)?;
+    let verification = match place::address(&args.bundle)? {
+        Some(address) => {
+            let distant = Distant::new(&address);
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(CONNECTIONS).build()?;
+            pool.install(|| verify(&distant, options))
+        }
+        None => verify(args.bundle.as_path(), options),
+    };
+    let verification =
+        verification.with_context(|| format!("`{}` cannot be verified", args.bundle.display()))?;
     let ok = verification.problems.is_empty();
     if args.json {
         let mut report = serde_json::to_value(&verification)?;

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use insta::assert_snapshot;
 
 use crate::packlight;
-use crate::support::{converted, copy, edit_json, fixture, repo};
+use crate::support::{converted, copy, edit_json, fixture, packlight_reading, repo};
 use serde_json::json;
 
 /// Hides what differs between machines and versions.
@@ -36,7 +36,7 @@ fn dry_run_prints_the_whole_plan() {
     assert_snapshot!("dry_run", masked(&ran.ok()));
 }
 
-/// Seed behaviour 26: a bundle holds the text model only, and the plan says of each other tensor that it is left out.
+/// Row 26 of the behaviours: a bundle holds the text model only, and the plan says of each other tensor that it is left out.
 #[test]
 fn dry_run_lists_what_belongs_to_other_modalities() {
     for name in ["gemma3_mm", "gemma4_mm"] {
@@ -55,7 +55,7 @@ fn dry_run_lists_what_belongs_to_other_modalities() {
     }
 }
 
-/// Seed behaviour 22: beyond the context nothing is computed, and the error says so.
+/// Row 22 of the behaviours: beyond the context nothing is computed, and the error says so.
 #[test]
 fn past_the_context_is_an_error() {
     let (_folder, bundle) = converted(&fixture("qwen2"));
@@ -123,4 +123,33 @@ fn errors_say_what_where_why_and_hint() {
     });
     let unknown = packlight!("convert", checkpoint.path(), "--dry-run").fails(2);
     assert_snapshot!("errors", format!("{rope}{unread}{unknown}"));
+}
+
+/// What a conversation says beside its answers, and what a plain MLC bundle is said to be.
+#[test]
+fn conversations_and_plain_bundles_are_explained() {
+    let (_folder, bundle) = converted(&repo("demo"));
+    let talk = "Hi\nWhat is the capital of France?\nHi\n/clear\nHi\n";
+    let folder = bundle.to_str().unwrap();
+    let chat = ["run", folder, "--chat", "--device", "cpu", "--context", "40"];
+    let ran = packlight_reading(chat, talk);
+    assert_snapshot!("chat", format!("{}--\n{}", ran.stdout, ran.stderr));
+    let greedy = ["run", folder, "-p", "Hi", "-n", "0", "--device", "cpu", "--top-k", "5"];
+    let errors = [
+        packlight_reading(greedy, "").stderr,
+        packlight!("run", bundle, "-p", "Hi", "--min-p", "2").fails(2),
+        packlight!("run", bundle, "-p", "Hi", "--repetition-penalty", "0").fails(2),
+        packlight!("run", bundle, "-p", " ").fails(2),
+        packlight!("run", bundle, "-p", "Hi", "--context", "5000").fails(2),
+        packlight!("run", bundle, "--chat", "-n", "0").fails(2),
+    ];
+    assert_snapshot!("run_errors", errors.concat());
+
+    let (_folder, bundle) = converted(&fixture("qwen2"));
+    fs_err::remove_file(bundle.join("packlight.json")).unwrap();
+    let text = packlight!("inspect", bundle).ok();
+    let head: String =
+        text.lines().take_while(|line| *line != "plan").map(|line| format!("{line}\n")).collect();
+    assert_snapshot!("inspect_plain", masked(&head));
+    assert_snapshot!("verify_plain", masked(&packlight!("verify", bundle).ok()));
 }

@@ -6,10 +6,12 @@ use packlight_formats::arch::ARCHITECTURES;
 use serde_json::Value;
 
 use crate::packlight;
-use crate::support::{converted, fixture, floats, gpu, integers, repo};
+use crate::support::{converted, fixture, floats, gpu, gpu_with, integers, repo};
 
 /// Relative L2 error of f32 runners; 0.01 % is usual.
 const BOUND: f64 = 1e-3;
+/// The same where f16 was asked for.
+const F16_BOUND: f64 = 1e-2;
 /// Where the first two logits are this close, either may win.
 const CLOSE: f64 = 0.05;
 
@@ -29,6 +31,14 @@ fn gpu_computes_what_transformers_computes() {
 fn the_webgpu_floor_suffices() {
     if gpu() {
         check_all("gpu", &["--caps", "none"]);
+    }
+}
+
+/// With f16 in the tiles of matmuls.
+#[test]
+fn f16_costs_little() {
+    if gpu_with("f16") {
+        check_all_within(F16_BOUND, "gpu", &["--caps", "none,+f16"]);
     }
 }
 
@@ -87,12 +97,16 @@ fn model_type(folder: &Path) -> String {
 }
 
 fn check_all(device: &str, more: &[&str]) {
+    check_all_within(BOUND, device, more);
+}
+
+fn check_all_within(bound: f64, device: &str, more: &[&str]) {
     for name in fixtures() {
-        check(&name, device, more);
+        check(&name, bound, device, more);
     }
 }
 
-fn check(name: &str, device: &str, more: &[&str]) {
+fn check(name: &str, bound: f64, device: &str, more: &[&str]) {
     let source = fixture(name);
     let (folder, bundle) = converted(&source);
     let references = source.join("reference.safetensors");
@@ -117,7 +131,7 @@ fn check(name: &str, device: &str, more: &[&str]) {
     let report = crate::support::packlight(&args).json();
 
     let error = relative_error(&floats(&logits, "logits"), &floats(&references, "logits_q4_g32"));
-    assert!(error <= BOUND, "{name} on {device}: relative L2 error {error:.2e}");
+    assert!(error <= bound, "{name} on {device}: relative L2 error {error:.2e}");
     let tokens: Vec<u64> =
         report["tokens"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap()).collect();
     let sure = margins.iter().take_while(|margin| margin.as_f64().unwrap() > CLOSE).count();
@@ -125,7 +139,7 @@ fn check(name: &str, device: &str, more: &[&str]) {
     assert_eq!(report["text"], Value::Null, "{name} has no tokenizer");
 }
 
-fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
+pub(crate) fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let square = |x: f64| x * x;
     let error: f64 =

@@ -238,6 +238,7 @@ fn a_flipped_bit_is_found_by_verify_and_refused_by_run() {
     packlight!("run", bundle, "--tokens", "1,2", "-n", "1", "--no-verify", "--device", "cpu").ok();
 }
 
+/// Row 21 of the behaviours taken over from other runtimes, with `runner/src/gpu/tests/limits.rs`.
 #[test]
 fn truncated_and_missing_shards() {
     let (_folder, bundle) = converted(&fixture("qwen2"));
@@ -373,7 +374,8 @@ fn prompts_that_cannot_be_run() {
     refused(&["--tokens", "1", "-n", "2", "--temperature", "-1"], "temperature");
     let nowhere = packlight!("run", repo("tests"), "--tokens", "1").fails(2);
     assert!(
-        nowhere.contains("packlight.json is missing") && nowhere.contains("hint: "),
+        nowhere.contains("neither packlight.json nor tensor-cache.json")
+            && nowhere.contains("hint: "),
         "{nowhere}"
     );
 }

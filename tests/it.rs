@@ -7,6 +7,7 @@
 
 mod support;
 
+mod chat;
 mod chat_config;
 mod cli;
 mod demo;
@@ -15,7 +16,11 @@ mod fixtures;
 mod golden;
 mod gptq;
 mod hostile;
+mod http;
 mod overrides;
+mod plain;
+mod rewind;
+mod schemes;
 mod sources;
 mod text;
 mod tidy;

@@ -1,5 +1,6 @@
 //! Running the binary, and small checkpoints to run it on.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -61,15 +62,41 @@ where
     I: IntoIterator<Item = S>,
     S: AsRef<std::ffi::OsStr>,
 {
+    ran(&command(args).output().unwrap())
+}
+
+/// The same with something on standard input.
+pub(crate) fn packlight_reading<I, S>(args: I, input: impl AsRef<[u8]>) -> Ran
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<std::ffi::OsStr>,
+{
+    let pipe = std::process::Stdio::piped;
+    let mut child = command(args).stdin(pipe()).stdout(pipe()).stderr(pipe()).spawn().unwrap();
+    // Who does not want to read it all says so by other means.
+    let _ = child.stdin.take().unwrap().write_all(input.as_ref());
+    ran(&child.wait_with_output().unwrap())
+}
+
+/// `packlight`, ready to run.
+pub(crate) fn command<I, S>(args: I) -> Command
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<std::ffi::OsStr>,
+{
     let mut command = Command::new(env!("CARGO_BIN_EXE_packlight"));
     // Mesa's device-select layer complains on stderr without it.
     let runtime =
         std::env::var_os("XDG_RUNTIME_DIR").unwrap_or_else(|| std::env::temp_dir().into());
-    let Output { status, stdout, stderr } =
-        command.args(args).env("XDG_RUNTIME_DIR", runtime).output().unwrap();
+    command.args(args).env("XDG_RUNTIME_DIR", runtime);
+    command
+}
+
+fn ran(output: &Output) -> Ran {
+    let Output { status, stdout, stderr } = output;
     Ran {
-        stdout: String::from_utf8(stdout).unwrap(),
-        stderr: String::from_utf8(stderr).unwrap(),
+        stdout: String::from_utf8(stdout.clone()).unwrap(),
+        stderr: String::from_utf8(stderr.clone()).unwrap(),
         code: status.code().unwrap_or(-1),
     }
 }
@@ -99,6 +126,20 @@ pub(crate) fn gpu() -> bool {
     assert!(found || !required, "REQUIRE_GPU=1, but there is no adapter");
     if !found {
         eprintln!("SKIPPED: no WebGPU adapter; the GPU half of this test did not run");
+    }
+    found
+}
+
+/// Whether the preferred adapter has a feature, as `devices --json` names it; said loudly where it has not.
+pub(crate) fn gpu_with(feature: &str) -> bool {
+    if !gpu() {
+        return false;
+    }
+    let adapters = packlight!("devices", "--json").json();
+    let value = &adapters[0]["features"][feature];
+    let found = *value != Value::Null && *value != Value::Bool(false);
+    if !found {
+        eprintln!("SKIPPED: the adapter has no {feature}");
     }
     found
 }

@@ -42,7 +42,9 @@ fn paths_named_in_documents_exist() {
     for document in ["README.md", "ARCHITECTURE.md"] {
         let text = fs_err::read_to_string(repo(document)).unwrap();
         let quoted = text.split('`').skip(1).step_by(2);
-        let tops = ["formats/", "convert/", "pack/", "runner/", "cli/", "tests/", "demo/", "docs/"];
+        let tops = [
+            "formats/", "convert/", "pack/", "runner/", "http/", "cli/", "tests/", "demo/", "docs/",
+        ];
         let paths = quoted.filter(|text| {
             tops.iter().any(|top| text.starts_with(top)) && !text.contains([' ', '*', '<'])
         });
@@ -56,9 +58,10 @@ fn paths_named_in_documents_exist() {
 #[test]
 fn crates_know_only_what_they_may() {
     let manifest = |name: &str| fs_err::read_to_string(repo(name).join("Cargo.toml")).unwrap();
-    for member in ["formats", "convert", "pack", "runner"] {
+    for member in ["formats", "convert", "pack", "runner", "http"] {
         let text = manifest(member);
-        let siblings = ["packlight-convert", "packlight-pack", "packlight-runner"];
+        let siblings =
+            ["packlight-convert", "packlight-pack", "packlight-runner", "packlight-http"];
         for sibling in siblings.iter().filter(|sibling| text.contains(**sibling)) {
             assert_eq!(
                 text.matches(sibling).count(),

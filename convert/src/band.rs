@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use packlight_formats::dtype::Dtype;
 use packlight_formats::model::{Recipe, Weight};
-use packlight_formats::quant::float::{round_bf16, round_f16, round_to};
+use packlight_formats::quant::float::round_all;
 use packlight_formats::safetensors::TensorInfo;
 
 use crate::checkpoint::{Checkpoint, WeightFile};
@@ -79,24 +79,21 @@ pub(crate) fn evaluate(
     for run in runs(checkpoint, weight, &block.rows) {
         for (first, bytes) in run.pieces(block.columns.clone()) {
             let start = values.len();
+            run.element.read(bytes, &mut values);
+            let values = &mut values[start..];
             if let Some(scales) = &run.scales {
-                run.element.read(bytes, |x| x, &mut values);
-                scales.apply(&mut values[start..], first, run.stride);
-                values[start..].iter_mut().for_each(|x| *x = round_to(dtype, *x));
-            } else {
-                match (&weight.recipe, dtype) {
-                    (Recipe::AddOne(_), _) => {
-                        // numpy adds in the tensor's own dtype, so the sum is rounded twice.
-                        let sum = |x| round_to(dtype, run.element.round(x + 1.0));
-                        run.element.read(bytes, sum, &mut values);
-                    }
-                    (_, Dtype::Float16) => run.element.read(bytes, round_f16, &mut values),
-                    (_, Dtype::Bfloat16) => run.element.read(bytes, round_bf16, &mut values),
-                    _ => run.element.read(bytes, |x| x, &mut values),
+                scales.apply(values, first, run.stride);
+            }
+            if let Recipe::AddOne(_) = weight.recipe {
+                // numpy adds in the tensor's own dtype, so the sum is rounded twice.
+                for x in &mut *values {
+                    *x = run.element.round(*x + 1.0);
                 }
             }
-            let odd = || values[start..].iter().position(|x| !x.is_finite());
-            if !allow_non_finite && let Some(i) = odd() {
+            if !round_all(dtype, values)
+                && !allow_non_finite
+                && let Some(i) = values.iter().position(|x| !x.is_finite())
+            {
                 return Err(non_finite(&run, first, bytes, i, dtype));
             }
         }
@@ -138,7 +135,7 @@ fn runs<'a>(
 
 fn non_finite(run: &Run<'_>, first: u64, bytes: &[u8], i: usize, dtype: Dtype) -> ConvertError {
     let mut original = Vec::new();
-    run.element.read(bytes, |x| x, &mut original);
+    run.element.read(bytes, &mut original);
     let value = original[i];
     let (tensor, file) = (run.tensor.name.clone(), run.file.name.clone());
     let index = unravel(first + i as u64, &run.tensor.shape);

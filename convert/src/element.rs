@@ -1,5 +1,7 @@
 //! Element types that weights come in.
 
+use half::f16;
+use half::slice::HalfFloatSliceExt as _;
 use packlight_formats::fp8::E4M3;
 use packlight_formats::quant::float::{round_bf16, round_f16};
 
@@ -42,19 +44,21 @@ impl Element {
         }
     }
 
-    /// Appends `map(x)` for every element of `bytes`.
-    pub(crate) fn read(self, bytes: &[u8], map: impl Fn(f32) -> f32, out: &mut Vec<f32>) {
-        let pairs = || bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
+    /// Appends every element of `bytes`.
+    pub(crate) fn read(self, bytes: &[u8], out: &mut Vec<f32>) {
+        let pairs = || bytes.as_chunks().0.iter().map(|&pair| u16::from_le_bytes(pair));
         match self {
             Self::F32 => {
-                let fours = bytes.chunks_exact(4);
-                out.extend(fours.map(|b| map(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))));
+                out.extend(bytes.as_chunks().0.iter().map(|&four| f32::from_le_bytes(four)));
             }
-            Self::F16 => out.extend(pairs().map(|bits| map(half::f16::from_bits(bits).to_f32()))),
-            Self::Bf16 => {
-                out.extend(pairs().map(|bits| map(f32::from_bits(u32::from(bits) << 16))));
+            Self::F16 => {
+                let halves: Vec<f16> = pairs().map(f16::from_bits).collect();
+                let start = out.len();
+                out.resize(start + halves.len(), 0.0);
+                halves.convert_to_f32_slice(&mut out[start..]);
             }
-            Self::E4m3 => out.extend(bytes.iter().map(|&byte| map(E4M3[usize::from(byte)]))),
+            Self::Bf16 => out.extend(pairs().map(|bits| f32::from_bits(u32::from(bits) << 16))),
+            Self::E4m3 => out.extend(bytes.iter().map(|&byte| E4M3[usize::from(byte)])),
         }
     }
 }

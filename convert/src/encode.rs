@@ -59,10 +59,7 @@ impl Conversion<'_> {
             let (mut words, mut scales) =
                 (vec![0u32; rows * words_per_row], vec![0f32; rows * groups_per_row]);
             let grid = Grid { layout: *layout, dtype, rounding: options.rounding };
-            let outputs = words.chunks_mut(words_per_row).zip(scales.chunks_mut(groups_per_row));
-            for (row, (words, scales)) in values()?.chunks(columns).zip(outputs) {
-                grid.encode_row(row, self.codes, words, scales);
-            }
+            grid.encode_rows(&values()?, columns, self.codes, &mut words, &mut scales);
             Chosen { words, scales }
         };
         let (word_lines, scale_lines) = match order {
@@ -73,7 +70,10 @@ impl Conversion<'_> {
                 (words_per_row, groups_per_row)
             }
         };
-        let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        for word in &mut words {
+            *word = word.to_le();
+        }
+        let bytes = bytemuck::cast_slice(&words).to_vec();
         Ok(Encoded {
             values: Lines { bytes, count: word_lines },
             scales: Lines { bytes: stored_bytes(&scales, dtype), count: scale_lines },
@@ -83,7 +83,8 @@ impl Conversion<'_> {
 
 /// Values of `dtype`, held in f32, as they are stored.
 fn stored_bytes(values: &[f32], dtype: Dtype) -> Vec<u8> {
-    values.iter().flat_map(|&x| stored_bits(dtype, x).to_le_bytes()).collect()
+    let bits: Vec<u16> = values.iter().map(|&x| stored_bits(dtype, x).to_le()).collect();
+    bytemuck::cast_slice(&bits).to_vec()
 }
 
 /// The columns of a row-major matrix, one after the other.

@@ -86,12 +86,7 @@ impl ConvertError {
                 .into(),
             Self::Gguf(_) => "convert the original safetensors checkpoint instead".into(),
             Self::Lora(_) => "merge it into its base model first (peft: merge_and_unload, then save_pretrained)".into(),
-            Self::Config(ConfigError::UnknownArchitecture { known, .. }) => {
-                format!("known architectures: {}", known.join(", "))
-            }
-            Self::Config(ConfigError::Unread { .. }) => {
-                "each of these may change what the model computes; remove a key only if you know that it does not".into()
-            }
+            Self::Config(error) => return error.hint(),
             Self::Faults(_) => "the files may be incomplete or belong to another config.json; download them again".into(),
             Self::NonFinite { .. } | Self::Overflow { .. } => {
                 "the checkpoint is probably damaged; --allow-non-finite converts it all the same".into()
@@ -102,7 +97,7 @@ impl ConvertError {
             }
             Self::Override(_) => "`packlight convert CKPT --dry-run` lists the names of all weights".into(),
             Self::BadJson { .. } => "the file may be incomplete: download it again".into(),
-             Self::Io(_) | Self::Config(_) => return None,
+            Self::Io(_) => return None,
         })
     }
 }

@@ -26,7 +26,7 @@ impl ScaleGrid {
         let shape = <[u64; 2]>::try_from(tensor.shape.as_slice()).ok()?;
         let (file, scales) = checkpoint.tensor(&format!("{}{SCALE_SUFFIX}", tensor.name))?;
         let mut values = Vec::new();
-        Element::of(scales.dtype)?.read(checkpoint.files()[file].bytes(scales), |x| x, &mut values);
+        Element::of(scales.dtype)?.read(checkpoint.files()[file].bytes(scales), &mut values);
         Some(Self { values, width: layout.shape(shape)[1], block: layout.block(shape) })
     }
 

@@ -14,7 +14,7 @@ use crate::encode::{Encoded, Lines};
 use crate::error::ConvertError;
 
 /// Bands in flight per thread. They are emitted together, so more would only take memory.
-const BANDS_PER_THREAD: usize = 4;
+const BANDS_PER_THREAD: usize = 16;
 /// The longest piece that is emitted.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -27,7 +27,7 @@ struct Cut {
     strip: u64,
 }
 
-const CUT: Cut = Cut { band: 1 << 18, strip: 1 << 26 };
+const CUT: Cut = Cut { band: 1 << 16, strip: 1 << 26 };
 
 /// Choices that do not change which records there are.
 #[derive(Clone, Copy, Debug)]

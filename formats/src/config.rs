@@ -99,6 +99,23 @@ pub enum ConfigError {
     },
 }
 
+impl ConfigError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::UnknownArchitecture { known, .. } => {
+                format!("known architectures: {}", known.join(", "))
+            }
+            Self::Unread { .. } => {
+                "each of these may change what the model computes; remove a key only if you know \
+                                    that it does not"
+                    .into()
+            }
+            _ => return None,
+        })
+    }
+}
+
 /// One object of the config; `prefix` is its dotted path.
 #[derive(Debug)]
 pub struct Config<'a> {

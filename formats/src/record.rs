@@ -9,8 +9,10 @@ use crate::dtype::{Dtype, elements};
 pub struct RecordSpec {
     /// The bundle's name for it, `model.layers.0.mlp.down_proj.q_weight`.
     pub name: String,
-    /// Element type in memory; see [`RecordSpec::stored_bytes`] for float32.
+    /// Element type in memory.
     pub dtype: Dtype,
+    /// Element type in a shard: [`Dtype::stored`] of the other, save where a bundle holds float32 as it is.
+    pub stored: Dtype,
     /// Outermost dimension first.
     pub shape: Vec<u64>,
 }
@@ -18,7 +20,13 @@ pub struct RecordSpec {
 impl RecordSpec {
     /// A record whose shape is known to multiply without overflow.
     pub fn new(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<u64>>) -> Self {
-        Self { name: name.into(), dtype, shape: shape.into() }
+        Self { name: name.into(), dtype, stored: dtype.stored(), shape: shape.into() }
+    }
+
+    /// The same record with its elements stored as they are in memory.
+    #[must_use]
+    pub fn native(self) -> Self {
+        Self { stored: self.dtype, ..self }
     }
 
     /// Number of elements; saturates, so that a lying shape is never mistaken for a small one.
@@ -31,8 +39,8 @@ impl RecordSpec {
         self.elements().saturating_mul(self.dtype.bytes())
     }
 
-    /// Bytes in a shard, where float32 is bfloat16.
+    /// Bytes in a shard.
     pub fn stored_bytes(&self) -> u64 {
-        self.elements().saturating_mul(self.dtype.stored().bytes())
+        self.elements().saturating_mul(self.stored.bytes())
     }
 }

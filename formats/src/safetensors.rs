@@ -107,6 +107,6 @@ pub fn parse_index(file: &str, json: &[u8]) -> Result<Vec<(String, String)>, Hea
 }
 
 /// A plain name: nothing that leaves the folder.
-pub(crate) fn is_file_name(path: &str) -> bool {
+pub fn is_file_name(path: &str) -> bool {
     !path.is_empty() && path != "." && path != ".." && !path.contains(['/', '\\', '\0', ':'])
 }

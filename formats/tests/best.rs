@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 
-const Q3: Grouped = Grouped { bits: 3, group: 40 };
-const Q4: Grouped = Grouped { bits: 4, group: 32 };
-const Q8: Grouped = Grouped { bits: 8, group: 32 };
+const Q3: Grouped = Grouped::mlc(3, 40);
+const Q4: Grouped = Grouped::mlc(4, 32);
+const Q8: Grouped = Grouped::mlc(8, 32);
 const DTYPES: [Dtype; 3] = [Dtype::Float16, Dtype::Bfloat16, Dtype::Float32];
 
 /// The stored scale of a group and what is restored with it.
@@ -17,7 +17,13 @@ fn coded(codes: &str, layout: Grouped, dtype: Dtype, group: &[f32]) -> (f32, Vec
     let mut words = vec![0; layout.words_per_group() as usize];
     let mut scale = [0.0];
     let grid = Grid { layout, dtype, rounding: Rounding::Even };
-    grid.encode_row(group, Codes::find(codes).expect("a chooser"), &mut words, &mut scale);
+    grid.encode_rows(
+        group,
+        group.len(),
+        Codes::find(codes).expect("a chooser"),
+        &mut words,
+        &mut scale,
+    );
     let stored = from_stored_bits(dtype, stored_bits(dtype, scale[0]));
     let mut decoded = vec![0.0; group.len()];
     layout.decode_row(&words, &[stored], &mut decoded);

@@ -11,8 +11,8 @@ use packlight_formats::quant::codes::gptq::Feedback;
 use packlight_formats::quant::float::{from_stored_bits, round_to, stored_bits};
 use packlight_formats::quant::{Codes, Grid, Grouped, Rounding};
 
-const Q3: Grouped = Grouped { bits: 3, group: 40 };
-const Q4: Grouped = Grouped { bits: 4, group: 32 };
+const Q3: Grouped = Grouped::mlc(3, 40);
+const Q4: Grouped = Grouped::mlc(4, 32);
 /// Not a whole number of groups of either.
 const COLUMNS: usize = 168;
 /// Not a whole number of what is quantised side by side.
@@ -85,7 +85,7 @@ fn by_gptq(grid: &Grid, rows: &[f32], hessian: &Hessian) -> Vec<f32> {
 
 fn by_best(grid: &Grid, row: &[f32]) -> Vec<f32> {
     let best = Codes::find("best").expect("a chooser");
-    decoded(grid, row, |row, words, scales| grid.encode_row(row, best, words, scales))
+    decoded(grid, row, |row, words, scales| grid.encode_rows(row, row.len(), best, words, scales))
 }
 
 /// `e^T H e` of a row.

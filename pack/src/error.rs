@@ -11,11 +11,12 @@ pub enum PackError {
     NotEmpty { folder: PathBuf, found: String },
     #[error("output `{}` is a file", .0.display())]
     NotAFolder(PathBuf),
-    #[error("`{}` is not a bundle: it has no tensor-cache.json", .0.display())]
-    NotABundle(PathBuf),
+    #[error("`{0}` is not a bundle: it has no tensor-cache.json")]
+    NotABundle(String),
     #[error("writing `{path}` failed: {source}")]
     Write { path: String, source: std::io::Error },
-    #[error(transparent)]
+    // Not transparent: what went wrong on the way to a host is inside.
+    #[error("{0}")]
     Io(#[from] std::io::Error),
     #[error(transparent)]
     Manifest(#[from] ManifestError),
@@ -31,7 +32,9 @@ impl PackError {
                 "choose another folder, or --force to replace the bundle in it".into()
             }
             Self::NotAFolder(_) => "choose another name for the output folder".into(),
-            Self::NotABundle(_) => "give the folder that `packlight convert -o` wrote".into(),
+            Self::NotABundle(_) => {
+                "give the folder that `packlight convert -o` wrote, or its URL".into()
+            }
             Self::Write { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
                 "the disk is full: free some space and run the same command again".into()
             }

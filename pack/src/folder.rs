@@ -113,14 +113,14 @@ impl Folder {
 }
 
 /// File names in a folder, sorted; none where there is no folder.
-pub(crate) fn names(folder: &Path) -> Result<Vec<String>, PackError> {
+pub(crate) fn names(folder: &Path) -> std::io::Result<Vec<String>> {
     if !folder.is_dir() {
         return Ok(Vec::new());
     }
     let entries = fs_err::read_dir(folder)?;
     let mut names = entries
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-        .collect::<Result<Vec<_>, std::io::Error>>()?;
+        .collect::<std::io::Result<Vec<_>>>()?;
     names.sort();
     Ok(names)
 }

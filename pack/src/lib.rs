@@ -4,6 +4,7 @@
 //! Every file appears under its name only when it is whole, and `packlight.json` comes last.
 
 mod error;
+mod files;
 mod folder;
 mod hash;
 mod layout;
@@ -13,6 +14,7 @@ mod verify;
 mod writer;
 
 pub use error::PackError;
+pub use files::Files;
 pub use folder::{Folder, Occupied};
 pub use layout::{DEFAULT_SHARD_BYTES, ShardPlan, plan_shards};
 pub use sidecar::{Sidecar, media_type};

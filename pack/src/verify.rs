@@ -1,19 +1,17 @@
 //! Is a bundle what its manifests say? Sizes, hashes, and the manifests against each other.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read as _, Seek as _, SeekFrom};
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::io::Read;
 
-use fs_err::File;
 use md5::{Digest as _, Md5};
 use packlight_formats::digest::{hex, sha256};
 use packlight_formats::manifest::packlight::{self, PACKLIGHT, Packlight};
-use packlight_formats::manifest::tensor_cache::{NDARRAY_CACHE, Shard, TENSOR_CACHE, TensorCache};
+use packlight_formats::manifest::tensor_cache::{NDARRAY_CACHE, TENSOR_CACHE, TensorCache};
 use packlight_formats::quant::Assignment;
 use rayon::prelude::*;
 
 use crate::error::PackError;
-use crate::folder::names;
+use crate::files::Files;
 
 /// What to check beyond chunk hashes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,6 +45,8 @@ pub struct Verification {
 pub enum Problem {
     #[error("`{file}` is missing")]
     Missing { file: String },
+    #[error("`{file}` cannot be read: {reason}")]
+    Unreadable { file: String, reason: String },
     #[error("`{file}` has {found} bytes, expected {expected}")]
     WrongSize { file: String, found: u64, expected: u64 },
     #[error(
@@ -61,134 +61,200 @@ pub enum Problem {
     Manifests { reason: String },
 }
 
-/// Checks a bundle folder: ours by its chunk hashes, a plain MLC bundle by its MD5 sums.
-pub fn verify(folder: &Path, options: VerifyOptions) -> Result<Verification, PackError> {
-    let tensor_cache = folder.join(TENSOR_CACHE);
-    let ours = folder.join(PACKLIGHT);
-    if !ours.is_file() && !tensor_cache.is_file() {
-        return Err(PackError::NotABundle(folder.into()));
+/// Checks a bundle, each file read once: ours by its chunk hashes, a plain MLC bundle by its MD5 sums.
+pub fn verify<F: Files + ?Sized>(
+    files: &F,
+    options: VerifyOptions,
+) -> Result<Verification, PackError> {
+    let cache = read(files, TENSOR_CACHE)?;
+    if let Some(json) = read(files, PACKLIGHT)? {
+        return verify_packlight(files, options, &json, cache.as_deref());
     }
-    if ours.is_file() { verify_packlight(folder, options) } else { verify_mlc(folder) }
+    // Until TVM 0.22 MLC-LLM wrote it under its old name only.
+    let cache = if cache.is_some() { cache } else { read(files, NDARRAY_CACHE)? };
+    match cache {
+        Some(cache) => verify_mlc(files, &cache),
+        None => Err(PackError::NotABundle(files.place())),
+    }
 }
 
-fn verify_packlight(folder: &Path, options: VerifyOptions) -> Result<Verification, PackError> {
-    let json = fs_err::read(folder.join(PACKLIGHT))?;
-    let parsed =
-        Packlight::parse(&json).and_then(|manifest| Ok((manifest.assignment()?, manifest)));
+fn verify_packlight<F: Files + ?Sized>(
+    files: &F,
+    options: VerifyOptions,
+    json: &[u8],
+    cache_json: Option<&[u8]>,
+) -> Result<Verification, PackError> {
+    let parsed = Packlight::parse(json).and_then(|manifest| Ok((manifest.assignment()?, manifest)));
     let (assignment, manifest) = match parsed {
         Ok(parsed) => parsed,
         // Nothing else can be checked against a manifest that contradicts itself.
-        Err(error) => return Ok(Verification::failed(&json, error.to_string())),
+        Err(error) => return Ok(Verification::failed(json, error.to_string())),
     };
-    let mut problems =
-        sizes(folder, manifest.files.iter().map(|file| (file.path.as_str(), file.bytes)))?;
-    let broken: BTreeSet<String> =
-        problems.iter().map(|problem| problem.file().to_owned()).collect();
-    let sound: Vec<&packlight::File> =
-        manifest.files.iter().filter(|file| !broken.contains(&file.path)).collect();
-
-    let chunks = sound.iter().flat_map(|file| {
-        file.chunks(manifest.chunk_bytes).enumerate().map(move |chunk| (file, chunk))
+    let cache = cache_json.map(TensorCache::parse).transpose();
+    let shards = match &cache {
+        Ok(Some(cache)) if options.md5 => cache.records.as_slice(),
+        _ => &[],
+    };
+    let expected = manifest.files.iter().map(|file| Expected {
+        path: &file.path,
+        bytes: file.bytes,
+        chunk_bytes: manifest.chunk_bytes,
+        sha256: &file.sha256,
+        md5: shards.iter().find(|shard| shard.data_path == file.path).map(|shard| &*shard.md5),
     });
-    let chunks: Vec<_> = chunks.collect();
-    let wrong = chunks.par_iter().map(|(file, (i, (range, expected)))| {
-        let found = sha256(&read_range(&folder.join(&file.path), range)?);
-        let (file, chunk, start, end) = (file.path.clone(), *i, range.start, range.end);
-        Ok((found != *expected).then_some(Problem::WrongChunk { file, chunk, start, end }))
-    });
-    let wrong: Vec<Option<Problem>> = wrong.collect::<Result<_, PackError>>()?;
-    problems.extend(wrong.into_iter().flatten());
-
-    let mut md5_shards = 0;
-    match fs_err::read(folder.join(TENSOR_CACHE))
-        .map_err(PackError::from)
-        .and_then(|json| Ok(TensorCache::parse(&json)?))
-    {
-        Ok(cache) => {
-            problems.extend(agree(folder, &manifest, &assignment, &cache));
-            if options.md5 {
-                let shards: Vec<&Shard> = cache
-                    .records
-                    .iter()
-                    .filter(|shard| folder.join(&shard.data_path).is_file())
-                    .collect();
-                md5_shards = shards.len();
-                problems.extend(wrong_md5(folder, &shards)?);
-            }
+    let mut checked = check_all(files, expected.collect())?;
+    match cache {
+        Ok(None) => checked.problems.push(Problem::Missing { file: TENSOR_CACHE.into() }),
+        Ok(Some(cache)) => checked.problems.extend(agree(files, &manifest, &assignment, &cache)),
+        Err(error) => {
+            checked.problems.push(Problem::Manifests { reason: error.to_string() });
         }
-        Err(PackError::Manifest(error)) => {
-            problems.push(Problem::Manifests { reason: error.to_string() });
-        }
-        Err(_) => problems.push(Problem::Missing { file: TENSOR_CACHE.into() }),
     }
     if !options.allow_extra {
         let known = |name: &String| name == PACKLIGHT || manifest.file(name).is_some();
-        problems.extend(
-            names(folder)?
-                .into_iter()
-                .filter(|name| !known(name))
-                .map(|file| Problem::Stray { file }),
-        );
+        let names = files.names()?.unwrap_or_default();
+        let strays = names.into_iter().filter(|name| !known(name));
+        checked.problems.extend(strays.map(|file| Problem::Stray { file }));
     }
-    problems.sort();
-    problems.dedup();
+    checked.problems.sort();
+    checked.problems.dedup();
+    let bytes = manifest.files.iter().map(|file| file.bytes).sum::<u64>() + json.len() as u64;
     Ok(Verification {
         files: manifest.files.len() + 1,
-        bytes: manifest.files.iter().map(|file| file.bytes).sum::<u64>() + json.len() as u64,
-        chunks: chunks.len(),
-        md5_shards,
-        sha256: Some(sha256(&json)),
-        problems,
+        bytes,
+        chunks: checked.chunks,
+        md5_shards: checked.md5_shards,
+        sha256: Some(sha256(json)),
+        problems: checked.problems,
     })
 }
 
 /// A plain MLC bundle has one hash per shard and says nothing of its other files.
-fn verify_mlc(folder: &Path) -> Result<Verification, PackError> {
-    let cache = TensorCache::parse(&fs_err::read(folder.join(TENSOR_CACHE))?)?;
-    let mut problems =
-        sizes(folder, cache.records.iter().map(|shard| (shard.data_path.as_str(), shard.nbytes)))?;
-    let sound: Vec<&Shard> = cache
-        .records
-        .iter()
-        .filter(|shard| !problems.iter().any(|problem| problem.file() == shard.data_path))
-        .collect();
-    let md5_shards = sound.len();
-    problems.extend(wrong_md5(folder, &sound)?);
-    let bytes = cache.records.iter().map(|shard| shard.nbytes).sum();
+fn verify_mlc<F: Files + ?Sized>(files: &F, json: &[u8]) -> Result<Verification, PackError> {
+    let cache = match TensorCache::parse(json) {
+        Ok(cache) => cache,
+        Err(error) => {
+            let failed = Verification::failed(json, error.to_string());
+            return Ok(Verification { sha256: None, ..failed });
+        }
+    };
+    let expected = cache.records.iter().map(|shard| Expected {
+        path: &shard.data_path,
+        bytes: shard.nbytes,
+        // Only the pieces it is read in.
+        chunk_bytes: packlight::CHUNK_BYTES,
+        sha256: &[],
+        md5: Some(&shard.md5),
+    });
+    let checked = check_all(files, expected.collect())?;
     Ok(Verification {
         files: cache.records.len(),
-        bytes,
+        bytes: cache.records.iter().map(|shard| shard.nbytes).sum(),
         chunks: 0,
-        md5_shards,
+        md5_shards: checked.md5_shards,
         sha256: None,
-        problems,
+        problems: checked.problems,
     })
 }
 
-fn sizes<'a>(
-    folder: &Path,
-    files: impl Iterator<Item = (&'a str, u64)>,
-) -> Result<Vec<Problem>, PackError> {
-    let mut problems = Vec::new();
-    for (path, expected) in files {
-        let file = path.to_owned();
-        match fs_err::metadata(folder.join(path)) {
-            Ok(metadata) if metadata.len() == expected => {}
-            Ok(metadata) => {
-                problems.push(Problem::WrongSize { file, found: metadata.len(), expected });
+/// What a manifest says of a file.
+struct Expected<'a> {
+    path: &'a str,
+    bytes: u64,
+    chunk_bytes: u64,
+    /// Of each chunk, where the manifest has them.
+    sha256: &'a [String],
+    md5: Option<&'a str>,
+}
+
+#[derive(Default)]
+struct Checked {
+    chunks: usize,
+    md5_shards: usize,
+    problems: Vec<Problem>,
+}
+
+fn check_all<F: Files + ?Sized>(
+    files: &F,
+    expected: Vec<Expected<'_>>,
+) -> Result<Checked, PackError> {
+    let checked = expected.into_par_iter().map(|expected| check(files, &expected));
+    let checked: Vec<Checked> = checked.collect::<Result<_, PackError>>()?;
+    Ok(checked.into_iter().fold(Checked::default(), |mut all, one| {
+        all.chunks += one.chunks;
+        all.md5_shards += one.md5_shards;
+        all.problems.extend(one.problems);
+        all
+    }))
+}
+
+/// Reads a file once. One of the wrong size is not compared further.
+fn check<F: Files + ?Sized>(files: &F, expected: &Expected<'_>) -> Result<Checked, PackError> {
+    let Expected { path, bytes, chunk_bytes, sha256: hashes, md5 } = *expected;
+    let file = path.to_owned();
+    let only = |problem| Ok(Checked { problems: vec![problem], ..Checked::default() });
+    let unreadable = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => Ok(Problem::Missing { file: file.clone() }),
+        std::io::ErrorKind::InvalidData => {
+            Ok(Problem::Unreadable { file: file.clone(), reason: error.to_string() })
+        }
+        _ => Err(PackError::Io(error)),
+    };
+    let mut reader = match files.open(path, Some(bytes)) {
+        Ok(reader) => reader,
+        Err(error) => return only(unreadable(error)?),
+    };
+    let (mut checked, mut sum, mut found) = (Checked::default(), Md5::new(), 0);
+    let mut chunk = Vec::new();
+    for i in 0.. {
+        chunk.clear();
+        // A byte beyond the end is looked for, and no more.
+        let limit = if found < bytes { chunk_bytes.min(bytes - found) } else { 1 };
+        if let Err(error) = reader.by_ref().take(limit).read_to_end(&mut chunk) {
+            return only(unreadable(error)?);
+        }
+        let (start, end) = (found, found + chunk.len() as u64);
+        found = end;
+        if let Some(expected) = hashes.get(i) {
+            checked.chunks += 1;
+            if sha256(&chunk) != *expected {
+                let file = file.clone();
+                checked.problems.push(Problem::WrongChunk { file, chunk: i, start, end });
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                problems.push(Problem::Missing { file });
-            }
-            Err(error) => return Err(error.into()),
+        }
+        if md5.is_some() {
+            sum.update(&chunk);
+        }
+        if chunk.is_empty() || found > bytes {
+            break;
         }
     }
-    Ok(problems)
+    if found != bytes {
+        let found = files.size(path)?.unwrap_or(found);
+        return only(Problem::WrongSize { file, found, expected: bytes });
+    }
+    if let Some(expected) = md5 {
+        checked.md5_shards = 1;
+        if hex(&sum.finalize()) != expected {
+            checked.problems.push(Problem::WrongMd5 { file });
+        }
+    }
+    Ok(checked)
+}
+
+/// A whole file, or nothing where there is none.
+fn read<F: Files + ?Sized>(files: &F, path: &str) -> Result<Option<Vec<u8>>, PackError> {
+    let mut bytes = Vec::new();
+    match files.open(path, None).and_then(|mut file| file.read_to_end(&mut bytes)) {
+        Ok(_) => Ok(Some(bytes)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The two manifests name the same shards, and the shards hold what the model needs.
-fn agree(
-    folder: &Path,
+fn agree<F: Files + ?Sized>(
+    files: &F,
     manifest: &Packlight,
     assignment: &Assignment,
     cache: &TensorCache,
@@ -221,36 +287,11 @@ fn agree(
     }
     let unused = |name| format!("{TENSOR_CACHE} holds `{name}`, which the model does not use");
     reasons.extend(held.keys().map(unused));
-    let bytes = |name: &str| fs_err::read(folder.join(name)).ok();
+    let bytes = |name: &str| read(files, name).ok().flatten();
     if manifest.file(NDARRAY_CACHE).is_some() && bytes(NDARRAY_CACHE) != bytes(TENSOR_CACHE) {
         reasons.push(format!("{NDARRAY_CACHE} differs from {TENSOR_CACHE}"));
     }
     reasons.into_iter().map(|reason| Problem::Manifests { reason }).collect()
-}
-
-fn wrong_md5(folder: &Path, shards: &[&Shard]) -> Result<Vec<Problem>, PackError> {
-    let checked = shards.par_iter().map(|shard| {
-        let mut file = File::open(folder.join(&shard.data_path))?;
-        let (mut md5, mut buffer) = (Md5::new(), vec![0; 1 << 20]);
-        loop {
-            match file.read(&mut buffer)? {
-                0 => break,
-                n => md5.update(&buffer[..n]),
-            }
-        }
-        let file = shard.data_path.clone();
-        Ok((hex(&md5.finalize()) != shard.md5).then_some(Problem::WrongMd5 { file }))
-    });
-    let checked: Vec<Option<Problem>> = checked.collect::<Result<_, PackError>>()?;
-    Ok(checked.into_iter().flatten().collect())
-}
-
-fn read_range(path: &Path, range: &std::ops::Range<u64>) -> Result<Vec<u8>, PackError> {
-    let mut file = File::open(path)?;
-    file.seek(SeekFrom::Start(range.start))?;
-    let mut bytes = Vec::new();
-    file.take(range.end - range.start).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 impl Verification {
@@ -262,20 +303,6 @@ impl Verification {
             md5_shards: 0,
             sha256: Some(sha256(json)),
             problems: vec![Problem::Manifests { reason }],
-        }
-    }
-}
-
-impl Problem {
-    /// The file it is about; empty where it is about several.
-    fn file(&self) -> &str {
-        match self {
-            Self::Missing { file }
-            | Self::WrongSize { file, .. }
-            | Self::WrongChunk { file, .. }
-            | Self::WrongMd5 { file }
-            | Self::Stray { file } => file,
-            Self::Manifests { .. } => "",
         }
     }
 }

@@ -1,14 +1,18 @@
 //! A bundle as the runner reads it: manifests first, then every shard once, chunk by verified chunk.
 
+mod mlc;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use packlight_formats::chat_config::CHAT_CONFIG;
+use packlight_formats::config::ConfigError;
 use packlight_formats::digest::sha256;
 use packlight_formats::manifest::ManifestError;
 use packlight_formats::manifest::packlight::{File, PACKLIGHT, Packlight};
-use packlight_formats::manifest::tensor_cache::{Shard, TENSOR_CACHE, TensorCache};
+use packlight_formats::manifest::tensor_cache::{Shard, ShardRecord, TENSOR_CACHE, TensorCache};
 use packlight_formats::model::Model;
-use packlight_formats::quant::Assignment;
+use packlight_formats::quant::{Assignment, SCHEMES};
 
 use crate::executor::WeightSink;
 use crate::plan::Plan;
@@ -21,8 +25,16 @@ const PIECE_BYTES: usize = 8 << 20;
 /// Why a bundle cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    #[error("there is no bundle: packlight.json is missing")]
+    #[error("there is no bundle: neither {PACKLIGHT} nor {TENSOR_CACHE} is there")]
     NotABundle,
+    #[error("there is neither {PACKLIGHT} nor {CHAT_CONFIG} to say what model this is")]
+    NoChatConfig,
+    #[error("`{CHAT_CONFIG}`: {0}")]
+    ChatConfig(String),
+    #[error("`{CHAT_CONFIG}`: the quantisation `{0}` is not supported")]
+    UnknownScheme(String),
+    #[error("`{CHAT_CONFIG}`: the model cannot be described from its `model_config`: {0}")]
+    Describe(#[from] ConfigError),
     #[error("`{0}` is missing")]
     Missing(String),
     #[error(transparent)]
@@ -35,21 +47,61 @@ pub enum BundleError {
         "`{file}` chunk {chunk} (bytes {start}..{end}) does not have the SHA-256 of the manifest"
     )]
     WrongChunk { file: String, chunk: usize, start: u64, end: u64 },
+    #[error("`{file}` does not have the MD5 sum of the manifest")]
+    WrongMd5 { file: String },
+    #[error("record `{record}` is cut off: `{file}` ends at byte {found}, before byte {expected}")]
+    CutOff { record: String, file: String, found: u64, expected: u64 },
 }
 
 impl BundleError {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::NotABundle => "give the folder that `packlight convert -o` wrote".into(),
-            Self::WrongChunk { .. } => {
-                "the bundle is damaged: convert it again, or look at it all the same with --no-verify".into()
+            Self::NotABundle => {
+                "give the folder that `packlight convert -o` wrote, or its URL".into()
             }
-            Self::Missing(_) | Self::Manifest(_) | Self::Disagree(_) | Self::Source(SourceError::Truncated { .. }) => {
+            Self::NoChatConfig => {
+                "a bundle of MLC-LLM's needs the file that `mlc_llm gen_config` writes".into()
+            }
+            Self::UnknownScheme(_) => {
+                let names: Vec<&str> = SCHEMES.iter().map(|scheme| scheme.name).collect();
+                format!("supported are {}", names.join(", "))
+            }
+            Self::Describe(error) => return error.hint(),
+            Self::WrongChunk { .. } | Self::WrongMd5 { .. } => {
+                "the bundle is damaged: get it again, or look at it all the same with --no-verify"
+                    .into()
+            }
+            Self::Missing(_)
+            | Self::Manifest(_)
+            | Self::Disagree(_)
+            | Self::CutOff { .. }
+            | Self::Source(SourceError::Truncated { .. }) => {
                 "the bundle is damaged: `packlight verify` lists everything wrong with it".into()
             }
-            Self::Source(SourceError::Io { .. }) => return None,
+            Self::ChatConfig(_) | Self::Source(SourceError::Io { .. }) => {
+                return None;
+            }
         })
+    }
+
+    /// A file that a manifest names could not be read.
+    fn unreadable(error: SourceError) -> Self {
+        match error {
+            SourceError::Io { path, source } if source.kind() == std::io::ErrorKind::NotFound => {
+                Self::Missing(path)
+            }
+            error => error.into(),
+        }
+    }
+
+    /// The same of a shard, naming the record that is cut off where the file is.
+    fn naming_record(self, shard: &Shard) -> Self {
+        let Self::Source(SourceError::Truncated { path, found, .. }) = self else { return self };
+        let mut records = shard.records.iter();
+        let record = records.find(|record| record.byte_offset + record.nbytes > found);
+        let record = record.map_or_else(String::new, |record| record.name.clone());
+        Self::CutOff { record, file: path, found, expected: shard.nbytes }
     }
 }
 
@@ -67,21 +119,33 @@ pub enum Trust {
 pub struct Bundle<S> {
     source: Arc<S>,
     trust: Trust,
-    manifest: Packlight,
+    description: Description,
     sha256: String,
     assignment: Assignment,
     shards: Vec<Shard>,
 }
 
+/// What says which model a bundle holds.
+#[derive(Debug)]
+enum Description {
+    /// Its own manifest.
+    Packlight(Box<Packlight>),
+    /// The chat configuration of a plain MLC bundle, and what there is to note about it.
+    Mlc { model: Box<Model>, notes: Vec<String> },
+}
+
 impl<S: Source> Bundle<S> {
-    /// Reads both manifests.
+    /// Reads both manifests; of a plain MLC bundle its one manifest and its chat configuration.
     pub async fn open(source: S, trust: Trust) -> Result<Self, BundleError> {
-        let json = source.file(PACKLIGHT).await?.ok_or(BundleError::NotABundle)?;
+        let Some(json) = source.file(PACKLIGHT).await? else {
+            return Self::open_mlc(source, trust).await;
+        };
         let manifest = Packlight::parse(&json)?;
         let assignment = manifest.assignment()?;
+        let (sha256, shards) = (sha256(&json), Vec::new());
+        let description = Description::Packlight(Box::new(manifest));
         let source = Arc::new(source);
-        let mut bundle =
-            Self { source, trust, sha256: sha256(&json), assignment, shards: Vec::new(), manifest };
+        let mut bundle = Self { source, trust, description, sha256, assignment, shards };
         let cache = bundle
             .file(TENSOR_CACHE)
             .await?
@@ -92,10 +156,17 @@ impl<S: Source> Bundle<S> {
     }
 
     /// The shards are the manifest's files, and hold every record of the model and no other.
-    fn check(&self) -> Result<(), BundleError> {
+    fn check(&mut self) -> Result<(), BundleError> {
         let disagree = |reason: String| Err(BundleError::Disagree(reason));
+        let records = self.shards.iter().flat_map(|shard| &shard.records);
+        for native in
+            records.map(ShardRecord::spec).filter(|spec| spec.stored != spec.dtype.stored())
+        {
+            self.assignment.keep_native(native.name);
+        }
         for shard in &self.shards {
-            if self.manifest.file(&shard.data_path).is_none_or(|file| file.bytes != shard.nbytes) {
+            let Some(manifest) = self.manifest() else { break };
+            if manifest.file(&shard.data_path).is_none_or(|file| file.bytes != shard.nbytes) {
                 return disagree(format!(
                     "`{}` is not in {PACKLIGHT} with {} bytes",
                     shard.data_path, shard.nbytes
@@ -105,7 +176,7 @@ impl<S: Source> Bundle<S> {
         let records = self.shards.iter().flat_map(|shard| &shard.records);
         let mut held: BTreeMap<&str, _> =
             records.map(|record| (record.name.as_str(), record.spec())).collect();
-        for weight in self.manifest.model.weights() {
+        for weight in self.model().weights() {
             for needed in self.assignment.storage(weight).records() {
                 if held.remove(needed.name.as_str()).as_ref() != Some(needed) {
                     return disagree(format!(
@@ -125,7 +196,10 @@ impl<S: Source> Bundle<S> {
 
     /// The description of its model.
     pub fn model(&self) -> &Model {
-        &self.manifest.model
+        match &self.description {
+            Description::Packlight(manifest) => &manifest.model,
+            Description::Mlc { model, .. } => model,
+        }
     }
 
     /// How its weights are stored.
@@ -133,22 +207,41 @@ impl<S: Source> Bundle<S> {
         &self.assignment
     }
 
-    /// Its own manifest.
-    pub fn manifest(&self) -> &Packlight {
-        &self.manifest
+    /// Its own manifest; a plain MLC bundle has none.
+    pub fn manifest(&self) -> Option<&Packlight> {
+        match &self.description {
+            Description::Packlight(manifest) => Some(manifest),
+            Description::Mlc { .. } => None,
+        }
     }
 
-    /// SHA-256 of `packlight.json`, which names every other byte.
+    /// What its user should know: how a plain MLC bundle was understood.
+    pub fn notes(&self) -> &[String] {
+        match &self.description {
+            Description::Packlight(_) => &[],
+            Description::Mlc { notes, .. } => notes,
+        }
+    }
+
+    /// Bytes of all shards.
+    pub fn weight_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.nbytes).sum()
+    }
+
+    /// SHA-256 of `packlight.json`, which names every other byte; of a plain MLC bundle's `tensor-cache.json`, which
+    /// names the shards.
     pub fn sha256(&self) -> &str {
         &self.sha256
     }
 
-    /// A file beside the weights, checked against its hashes; `None` where the bundle has none of that name.
+    /// A file beside the weights, checked against its hashes where there are any; `None` where the bundle has none of
+    /// that name.
     pub async fn file(&self, path: &str) -> Result<Option<Vec<u8>>, BundleError> {
-        let Some(file) = self.manifest.file(path) else { return Ok(None) };
+        let Some(manifest) = self.manifest() else { return Ok(self.source.file(path).await?) };
+        let Some(file) = manifest.file(path) else { return Ok(None) };
         let mut bytes = Vec::new();
         for i in 0..file.sha256.len() {
-            bytes.extend(self.chunk(file, i).await?);
+            bytes.extend(self.chunk(manifest, file, i).await?);
         }
         Ok(Some(bytes))
     }
@@ -173,11 +266,18 @@ impl<S: Source> Bundle<S> {
         W: WeightSink,
         E: From<BundleError> + From<W::Error>,
     {
+        let paths: Vec<&str> = self.shards.iter().map(|shard| shard.data_path.as_str()).collect();
+        self.source.announce(&paths);
         for shard in &self.shards {
-            let Some(file) = self.manifest.file(&shard.data_path) else { continue };
+            let Some(manifest) = self.manifest() else {
+                self.load_mlc::<W, E>(shard, sink, &mut progress).await?;
+                continue;
+            };
+            let Some(file) = manifest.file(&shard.data_path) else { continue };
             let mut cutter = Cutter::new(shard);
             for i in 0..file.sha256.len() {
-                let bytes = self.chunk(file, i).await?;
+                let bytes = self.chunk(manifest, file, i).await;
+                let bytes = bytes.map_err(|error| error.naming_record(shard))?;
                 cutter.push(&bytes, sink)?;
                 progress(bytes.len() as u64);
             }
@@ -186,18 +286,18 @@ impl<S: Source> Bundle<S> {
     }
 
     /// One chunk of a file, verified unless told not to.
-    async fn chunk(&self, file: &File, chunk: usize) -> Result<Vec<u8>, BundleError> {
+    async fn chunk(
+        &self,
+        manifest: &Packlight,
+        file: &File,
+        chunk: usize,
+    ) -> Result<Vec<u8>, BundleError> {
         let path = &file.path;
-        let Some((range, expected)) = file.chunks(self.manifest.chunk_bytes).nth(chunk) else {
+        let Some((range, expected)) = file.chunks(manifest.chunk_bytes).nth(chunk) else {
             return Ok(Vec::new());
         };
         let (start, end) = (range.start, range.end);
-        let bytes = self.source.range(path, range).await.map_err(|error| match error {
-            SourceError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-                BundleError::Missing(path.clone())
-            }
-            error => error.into(),
-        })?;
+        let bytes = self.source.range(path, range).await.map_err(BundleError::unreadable)?;
         if self.trust == Trust::Nothing && sha256(&bytes) != expected {
             return Err(BundleError::WrongChunk { file: path.clone(), chunk, start, end });
         }

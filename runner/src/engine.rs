@@ -60,10 +60,7 @@ impl EngineError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Bundle(error) => return error.hint(),
-            Self::Gpu(GpuError::NoAdapter) => {
-                "install a Vulkan driver (Debian: mesa-vulkan-drivers), or use --device cpu".into()
-            }
-            Self::Gpu(_) => "--device cpu runs the CPU reference instead".into(),
+            Self::Gpu(error) => return error.hint(),
             Self::Call(CallError::ContextFull { .. }) => "shorten the prompt or lower -n".into(),
             _ => return None,
         })
@@ -77,6 +74,13 @@ enum Executor {
 }
 
 impl Executor {
+    fn remembers(&self, past: u32) -> bool {
+        match self {
+            Self::Cpu(reference) => reference.remembers(past),
+            Self::Gpu(gpu) => gpu.remembers(past),
+        }
+    }
+
     fn set_length(&mut self, length: u32) {
         match self {
             Self::Cpu(reference) => reference.set_length(length),
@@ -92,17 +96,12 @@ pub struct Engine {
     tables: HostTables,
     runs_on: RunsOn,
     capacity: Capacity,
-    past: u32,
-    turning: Option<Turning>,
-}
-
-/// A text that is to be read anew when it grows beyond the length that its positions are turned for.
-#[derive(Debug)]
-struct Turning {
-    point: u32,
-    /// Everything fed so far, until then.
-    tokens: Vec<u32>,
-    is_past: bool,
+    /// Everything whose keys and values are cached.
+    seen: Vec<u32>,
+    /// The longest text whose positions are turned as those of an empty one.
+    turning_point: Option<u32>,
+    /// Whether positions are turned as those of a longer text.
+    turned: bool,
 }
 
 impl Engine {
@@ -116,8 +115,7 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let model = bundle.model();
         let plan = Plan::lower(model, bundle.assignment());
-        let turning =
-            plan.turning_point().map(|point| Turning { point, tokens: Vec::new(), is_past: false });
+        let turning_point = plan.turning_point();
         let context = context.clamp(1, model.context);
         let chunk = CHUNK.min(context);
         let outputs = (LOGITS_BYTES / 4 / model.vocab).clamp(1, chunk);
@@ -126,7 +124,11 @@ impl Engine {
         let gpu = match device {
             Device::Cpu => Err(None),
             Device::Gpu => Ok(Gpu::open(ceiling).await?),
-            Device::Auto => Gpu::open(ceiling).await.map_err(|error| Some(error.to_string())),
+            Device::Auto => match Gpu::open(ceiling).await {
+                // What was asked for in so many words is not to be passed over.
+                Err(error @ GpuError::NoF16 { .. }) => return Err(error.into()),
+                opened => opened.map_err(|error| Some(error.to_string())),
+            },
         };
         let (executor, runs_on) = match gpu {
             Ok(gpu) => {
@@ -142,7 +144,8 @@ impl Engine {
                 (Executor::Cpu(Box::new(executor)), RunsOn::Cpu { fallback })
             }
         };
-        Ok(Self { executor, tables, runs_on, capacity, past: 0, turning })
+        let seen = Vec::new();
+        Ok(Self { executor, tables, runs_on, capacity, seen, turning_point, turned: false })
     }
 
     /// What it runs on.
@@ -150,44 +153,75 @@ impl Engine {
         &self.runs_on
     }
 
+    /// What the GPU's kernels rely on; `None` on the CPU.
+    pub fn caps(&self) -> Option<Caps> {
+        match &self.executor {
+            Executor::Cpu(_) => None,
+            Executor::Gpu(gpu) => Some(gpu.caps()),
+        }
+    }
+
     /// Positions seen so far.
     pub fn position(&self) -> u32 {
-        self.past
+        u32::try_from(self.seen.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many positions there is room for.
+    pub fn context(&self) -> u32 {
+        self.capacity.context
     }
 
     /// Forgets everything seen so far.
     pub fn reset(&mut self) {
-        self.past = 0;
-        if let Some(turning) = &mut self.turning {
-            turning.tokens.clear();
-            turning.is_past = false;
+        self.seen.clear();
+        if self.turned {
+            self.turned = false;
             self.executor.set_length(0);
         }
     }
 
+    /// Forgets what is no beginning of `text`, which is about to be read, and returns how many of its tokens need not be
+    /// fed: never all of them, since it is the last one's logits that are wanted.
+    ///
+    /// This is where it is decided how far back the caches can go: those that hold every position go back to any, rings
+    /// as far as their devices say.
+    pub fn keep(&mut self, text: &[u32]) -> usize {
+        let same = self.seen.iter().zip(text).take_while(|(a, b)| a == b).count();
+        let kept = same.min(text.len().saturating_sub(1));
+        let long = self.turning_point.is_some_and(|point| text.len() > point as usize);
+        if long != self.turned {
+            // All positions are turned by other tables, so nothing that is cached can stay.
+            self.reset();
+            if long {
+                self.turned = true;
+                self.executor.set_length(u32::try_from(text.len()).unwrap_or(u32::MAX));
+            }
+            return 0;
+        }
+        let kept =
+            if self.executor.remembers(u32::try_from(kept).unwrap_or(u32::MAX)) { kept } else { 0 };
+        self.seen.truncate(kept);
+        kept
+    }
+
     /// Feeds tokens, in as many calls as the buffers need, and answers for the last (or all) of them.
     pub async fn feed(&mut self, tokens: &[u32], want: Want) -> Result<Output, EngineError> {
-        let end = u64::from(self.past) + tokens.len() as u64;
+        let end = self.seen.len() as u64 + tokens.len() as u64;
         if end > u64::from(self.capacity.context) {
             return Err(CallError::ContextFull { end, context: self.capacity.context }.into());
         }
-        self.turn(tokens, u32::try_from(end).unwrap_or(u32::MAX)).await?;
+        self.turn(u32::try_from(end).unwrap_or(u32::MAX)).await?;
         self.read(tokens, want).await
     }
 
-    /// Reads what came before once more where `end` tokens need other rotary tables than it had.
-    async fn turn(&mut self, tokens: &[u32], end: u32) -> Result<(), EngineError> {
-        let Some(turning) = self.turning.as_mut().filter(|turning| !turning.is_past) else {
-            return Ok(());
-        };
-        if end <= turning.point {
-            turning.tokens.extend(tokens);
+    /// Reads what came before once more where a text of `end` tokens needs other rotary tables than it had.
+    async fn turn(&mut self, end: u32) -> Result<(), EngineError> {
+        if self.turned || self.turning_point.is_none_or(|point| end <= point) {
             return Ok(());
         }
-        turning.is_past = true;
-        let before = std::mem::take(&mut turning.tokens);
+        self.turned = true;
         self.executor.set_length(end);
-        self.past = 0;
+        let before = std::mem::take(&mut self.seen);
         if !before.is_empty() {
             self.read(&before, Want::Nothing).await?;
         }
@@ -208,7 +242,7 @@ impl Engine {
                 want
             };
             let output = self.forward(tokens, want).await?;
-            self.past += u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+            self.seen.extend(tokens);
             last = Ok(match output {
                 Output::Logits(some) if want == Want::AllLogits => {
                     logits.extend(some);
@@ -221,11 +255,12 @@ impl Engine {
     }
 
     async fn forward(&mut self, tokens: &[u32], want: Want) -> Result<Output, EngineError> {
+        let past = self.position();
         let rows = self.tables.rows(tokens).await.map_err(BundleError::from)?;
         let inputs = Inputs { tokens, rows: &rows };
         Ok(match &mut self.executor {
-            Executor::Cpu(reference) => reference.forward(inputs, self.past, want)?,
-            Executor::Gpu(gpu) => gpu.forward(inputs, self.past, want).await?,
+            Executor::Cpu(reference) => reference.forward(inputs, past, want)?,
+            Executor::Gpu(gpu) => gpu.forward(inputs, past, want).await?,
         })
     }
 }

@@ -150,18 +150,22 @@ impl Memory {
         Self { reach: plan.reach(capacity), furthest: 0 }
     }
 
-    /// Goes on from `live.past`, if everything is still there that is looked at from there.
-    pub(crate) fn read_on(&mut self, live: Live) -> Result<(), CallError> {
-        let (past, furthest) = (live.past, self.furthest);
-        match self.reach {
+    /// Whether everything is still there that is looked at from `past` on.
+    pub(crate) fn check(&self, past: u32) -> Result<(), CallError> {
+        match (self.reach, self.furthest) {
             // What comes first looks at nothing before it.
-            _ if past == 0 => self.furthest = 0,
-            Some(reach) if past.saturating_add(reach) < furthest => {
-                return Err(CallError::Forgotten { past, reach, furthest });
+            (Some(reach), furthest) if past > 0 && past.saturating_add(reach) < furthest => {
+                Err(CallError::Forgotten { past, reach, furthest })
             }
-            _ => {}
+            _ => Ok(()),
         }
-        self.furthest = self.furthest.max(past + live.tokens);
+    }
+
+    /// Goes on from `live.past`, if that can be done.
+    pub(crate) fn read_on(&mut self, live: Live) -> Result<(), CallError> {
+        self.check(live.past)?;
+        let furthest = if live.past == 0 { 0 } else { self.furthest };
+        self.furthest = furthest.max(live.past + live.tokens);
         Ok(())
     }
 }

@@ -10,6 +10,8 @@ use crate::text::sample::{Sampler, Sampling, SamplingError};
 /// What was generated, and how long it took.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generation {
+    /// How many tokens of the prompt the engine had seen already.
+    pub cached: usize,
     /// The new tokens; a stop token is the last of them.
     pub tokens: Vec<u32>,
     /// From the prompt to the first token.
@@ -35,9 +37,32 @@ pub enum GenerateError {
     Sampling(#[from] SamplingError),
 }
 
-/// Feeds a prompt and generates at most `limit` tokens, telling `on_token` each; it may break off after any.
+/// Tokens that are read between two looks at whether to go on.
+const STRIDE: usize = 256;
+
+/// Reads all of a prompt but its last token, unless told to break off. [`generate`] then has little left to read.
 ///
-/// Greedy sampling happens on the device; any other needs the logits here.
+/// Returns how many of its tokens the engine had seen already.
+pub async fn prefill(
+    engine: &mut Engine,
+    prompt: &[u32],
+    mut go_on: impl FnMut() -> ControlFlow<()>,
+) -> Result<usize, EngineError> {
+    let kept = engine.keep(prompt);
+    let rest = &prompt[kept..prompt.len().saturating_sub(1).max(kept)];
+    for tokens in rest.chunks(STRIDE) {
+        if go_on().is_break() {
+            break;
+        }
+        engine.feed(tokens, Want::Nothing).await?;
+    }
+    Ok(kept)
+}
+
+/// Reads a prompt, as far as the engine has not seen it, and generates at most `limit` tokens, telling `on_token` each;
+/// it may break off after any.
+///
+/// The most likely token is found on the device; any other choice needs the logits here.
 pub async fn generate(
     engine: &mut Engine,
     prompt: &[u32],
@@ -45,12 +70,12 @@ pub async fn generate(
     sampling: Sampling,
     mut on_token: impl FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Generation, GenerateError> {
-    let mut sampler = Sampler::new(sampling)?;
-    let want = if sampling.is_greedy() { Want::Argmax } else { Want::LastLogits };
-    let mut generation = Generation::default();
+    let mut sampler = Sampler::new(sampling, prompt)?;
+    let want = if sampling.is_argmax() { Want::Argmax } else { Want::LastLogits };
     let start = Instant::now();
+    let mut generation = Generation { cached: engine.keep(prompt), ..Generation::default() };
     let mut first = start;
-    let mut next = prompt.to_vec();
+    let mut next = prompt[generation.cached..].to_vec();
     for i in 0..limit {
         let token = match engine.feed(&next, want).await? {
             Output::Token(token) => token,

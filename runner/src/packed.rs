@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use packlight_formats::quant::float::from_stored_bits;
 use packlight_formats::quant::{Order, Storage};
 use packlight_formats::{Dtype, RecordSpec};
 
@@ -101,7 +100,7 @@ impl PackedWeights {
             Order::Nk => self.row_bytes(record, rows, n).into(),
             Order::Kn => {
                 let bytes = self.records.get(&record.name).map_or(&[][..], |stored| &stored.bytes);
-                let size = usize::try_from(record.dtype.stored().bytes()).unwrap_or(usize::MAX);
+                let size = usize::try_from(record.stored.bytes()).unwrap_or(usize::MAX);
                 let elements = bytes.chunks_exact(size);
                 elements.skip(n).step_by(rows as usize).flatten().copied().collect()
             }
@@ -114,11 +113,11 @@ pub(crate) fn decode_row(storage: &Storage, records: &[impl AsRef<[u8]>], out: &
     match (storage, records) {
         (Storage::Grouped { layout, q_scale, .. }, [codes, scales]) => {
             let words: Vec<u32> = words(codes.as_ref()).collect();
-            let scales: Vec<f32> = values(q_scale.dtype, scales.as_ref()).collect();
+            let scales: Vec<f32> = values(q_scale.stored, scales.as_ref()).collect();
             layout.decode_row(&words, &scales, out);
         }
         (Storage::Plain(record), [row]) => {
-            let row = values(record.dtype, row.as_ref());
+            let row = values(record.stored, row.as_ref());
             out.iter_mut().zip(row).for_each(|(out, value)| *out = value);
         }
         _ => unreachable!("a row has a part in every record of its storage"),
@@ -130,10 +129,14 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
 
-/// Stored 16-bit values as f32.
-fn values(dtype: Dtype, bytes: &[u8]) -> impl Iterator<Item = f32> {
-    let halves = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
-    halves.map(move |bits| from_stored_bits(dtype, bits))
+/// Stored values as f32.
+fn values(stored: Dtype, bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.chunks_exact(if stored.bytes() == 4 { 4 } else { 2 }).map(move |b| match (stored, b) {
+        (Dtype::Float16, &[a, b]) => half::f16::from_le_bytes([a, b]).to_f32(),
+        (_, &[a, b]) => half::bf16::from_le_bytes([a, b]).to_f32(),
+        (_, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+        _ => unreachable!("two or four bytes a value"),
+    })
 }
 
 impl WeightSink for PackedWeights {
@@ -160,5 +163,33 @@ impl WeightSink for PackedWeights {
         }
         stored.bytes.extend_from_slice(bytes);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same values as bfloat16, as float32 that travels as bfloat16, and as float32 that does not.
+    #[test]
+    fn values_are_read_in_every_length() {
+        let values = [1.0f32, -0.171_875, 3.0e38, 0.0];
+        let halves: Vec<u8> =
+            values.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect();
+        let singles: Vec<u8> =
+            values.iter().flat_map(|&v| half::bf16::from_f32(v).to_f32().to_le_bytes()).collect();
+        let expected = values.map(|v| half::bf16::from_f32(v).to_f32());
+        for (record, bytes) in [
+            (RecordSpec::new("w", Dtype::Bfloat16, [4]), &halves),
+            (RecordSpec::new("w", Dtype::Float32, [4]), &halves),
+            (RecordSpec::new("w", Dtype::Float32, [4]).native(), &singles),
+        ] {
+            let storage = Storage::Plain(record.clone());
+            let weight = PlanWeight { name: "w".into(), rows: 4, columns: 1, storage };
+            let mut weights = PackedWeights::of([&weight]);
+            weights.write(&record, 0, bytes).unwrap();
+            weights.finish().unwrap();
+            assert_eq!(weights.vector(&weight), expected, "{record:?}");
+        }
     }
 }

@@ -130,7 +130,7 @@ mod tests {
 
     /// A plan that looks rows of 40 values up in a table on the host.
     fn plan() -> Plan {
-        let layout = Grouped { bits: 4, group: 32 };
+        let layout = Grouped::mlc(4, 32);
         let q_weight = RecordSpec::new("t.q_weight", Dtype::Uint32, [7, 8]);
         let q_scale = RecordSpec::new("t.q_scale", Dtype::Float16, [7, 2]);
         let storage = Storage::Grouped { layout, order: Order::Nk, q_weight, q_scale };

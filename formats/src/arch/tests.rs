@@ -282,7 +282,7 @@ fn yarn_is_that_of_transformers() {
     close(&by_length.inv_freq(1), &[1.0, 0.1, 0.01, 0.000_625]);
 }
 
-/// Seed behaviour 9: of heads of 512 the first 64 pairs are turned, as fast as they are in the whole head.
+/// Row 9 of the behaviours: of heads of 512 the first 64 pairs are turned, as fast as they are in the whole head.
 #[test]
 fn partial_rotary_has_the_whole_heads_frequencies() {
     let model = described(&with(
@@ -298,7 +298,7 @@ fn partial_rotary_has_the_whole_heads_frequencies() {
     assert!((f64::from(inv_freq[63]) / expected - 1.0).abs() < 1e-7, "{}", inv_freq[63]);
     assert!(inv_freq[..64].iter().all(|freq| *freq > 0.0));
     assert!(inv_freq[64..].iter().all(|freq| freq.to_bits() == 0));
-    // Seed behaviour 10: sliding layers have another rope, over heads of another width.
+    // Row 10 of the behaviours: sliding layers have another rope, over heads of another width.
     let sliding = model.layers[0].mixer.attention().unwrap();
     assert_eq!((sliding.head_dim, sliding.window), (256, Some(512)));
     assert_eq!(model.ropes[sliding.rope.unwrap().0 as usize], Rope::plain(256, 10_000.0));

@@ -5,6 +5,7 @@
 
 mod choice;
 mod conversation;
+mod describe;
 mod model_config;
 mod presets;
 mod settings;
@@ -20,6 +21,9 @@ pub use tokenizer_info::{Postproc, TokenizerInfo, active_vocab_size, token_id};
 
 use crate::python_json;
 use settings::Settings;
+
+/// The file's name.
+pub const CHAT_CONFIG: &str = "mlc-chat-config.json";
 
 /// Tokenizer files that belong in a bundle, in the order in which `tokenizer_files` lists them.
 pub const TOKENIZER_FILES: [&str; 6] = [

@@ -90,9 +90,10 @@ impl ShardRecord {
         }
     }
 
-    /// Name, type and shape.
+    /// Name, types and shape. Whether a float32 record holds bfloat16 is told by its size, whatever its format says.
     pub fn spec(&self) -> RecordSpec {
-        RecordSpec::new(self.name.clone(), self.dtype, self.shape.clone())
+        let spec = RecordSpec::new(self.name.clone(), self.dtype, self.shape.clone());
+        if self.nbytes == spec.memory_bytes() { spec.native() } else { spec }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which scheme each weight is stored under: one for all, and exceptions by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Scheme, Storage};
 use crate::model::Weight;
@@ -10,17 +10,23 @@ use crate::model::Weight;
 pub struct Assignment {
     usual: &'static Scheme,
     exceptions: BTreeMap<String, &'static Scheme>,
+    native: BTreeSet<String>,
 }
 
 impl Assignment {
     /// One scheme for all weights.
     pub fn uniform(scheme: &'static Scheme) -> Self {
-        Self { usual: scheme, exceptions: BTreeMap::new() }
+        Self { usual: scheme, exceptions: BTreeMap::new(), native: BTreeSet::new() }
     }
 
     /// Stores the weight of that name under another scheme.
     pub fn except(&mut self, weight: impl Into<String>, scheme: &'static Scheme) {
         self.exceptions.insert(weight.into(), scheme);
+    }
+
+    /// Says that the elements of the record of that name are stored as they are in memory.
+    pub fn keep_native(&mut self, record: impl Into<String>) {
+        self.native.insert(record.into());
     }
 
     /// The scheme of all weights that are no exceptions.
@@ -35,6 +41,10 @@ impl Assignment {
 
     /// How a weight is stored.
     pub fn storage(&self, weight: &Weight) -> Storage {
-        self.scheme(weight).storage(weight)
+        let mut storage = self.scheme(weight).storage(weight);
+        for record in storage.records_mut().filter(|record| self.native.contains(&record.name)) {
+            record.stored = record.dtype;
+        }
+        storage
     }
 }

@@ -6,7 +6,7 @@
 use crate::dtype::Dtype;
 
 /// The nearest f16, ties to even; beyond 65504 (after rounding) infinite. Subnormals are kept, NaN stays NaN.
-#[inline]
+#[inline(always)]
 pub fn round_f16(x: f32) -> f32 {
     let magnitude = x.abs();
     // At exponent -1 an f32 ulp is 2^-24, the step of f16's subnormals: the addition rounds to it.
@@ -20,7 +20,7 @@ pub fn round_f16(x: f32) -> f32 {
 }
 
 /// The nearest bf16, ties to even; overflow becomes infinite, NaN stays NaN.
-#[inline]
+#[inline(always)]
 pub fn round_bf16(x: f32) -> f32 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7FFF + ((bits >> 16) & 1)) & !0xFFFF;
@@ -28,7 +28,7 @@ pub fn round_bf16(x: f32) -> f32 {
 }
 
 /// The nearest value of `dtype`, where it is narrower than float32.
-#[inline]
+#[inline(always)]
 pub fn round_to(dtype: Dtype, x: f32) -> f32 {
     match dtype {
         Dtype::Float16 => round_f16(x),
@@ -37,10 +37,35 @@ pub fn round_to(dtype: Dtype, x: f32) -> f32 {
     }
 }
 
+/// Rounds every value to `dtype` and says whether all of them are finite then.
+pub fn round_all(dtype: Dtype, values: &mut [f32]) -> bool {
+    /// To be compiled for each set of vector instructions.
+    struct Round<'a>(Dtype, &'a mut [f32]);
+
+    impl pulp::NullaryFnOnce for Round<'_> {
+        type Output = bool;
+
+        #[inline(always)]
+        fn call(self) -> bool {
+            let Self(dtype, values) = self;
+            match dtype {
+                Dtype::Float16 => values.iter_mut().for_each(|x| *x = round_f16(*x)),
+                Dtype::Bfloat16 => values.iter_mut().for_each(|x| *x = round_bf16(*x)),
+                Dtype::Float32 | Dtype::Uint32 => {}
+            }
+            // Infinities and NaN have the largest exponent, and a maximum of integers vectorises.
+            let largest = values.iter().fold(0, |max, x| x.abs().to_bits().max(max));
+            f32::from_bits(largest).is_finite()
+        }
+    }
+
+    pulp::Arch::new().dispatch(Round(dtype, values))
+}
+
 /// The nearest value with the 11 significant bits of f16, ties to even: [`round_f16`] short of its limits.
 ///
 /// Neither overflow nor subnormals nor the payload of a NaN are looked after.
-#[inline]
+#[inline(always)]
 pub(super) fn round_to_11_bits(x: f32) -> f32 {
     let bits = x.to_bits();
     f32::from_bits(bits.wrapping_add(0xFFF + ((bits >> 13) & 1)) & !0x1FFF)
@@ -52,13 +77,13 @@ pub(super) fn round_to_11_bits(x: f32) -> f32 {
 const ULP_IS_ONE: f32 = 12_582_912.0;
 
 /// The nearest integer, ties to even, of a number below 2^22.
-#[inline]
+#[inline(always)]
 pub(super) fn nearest(x: f32) -> f32 {
     (x + ULP_IS_ONE) - ULP_IS_ONE
 }
 
 /// The nearest integer, ties to even, of a number in 0..=255.
-#[inline]
+#[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the lowest bits are wanted")]
 pub(super) fn nearest_code(x: f32) -> u8 {
     (x + ULP_IS_ONE).to_bits() as u8
@@ -68,7 +93,7 @@ pub(super) fn nearest_code(x: f32) -> u8 {
 ///
 /// A float32 record travels as bfloat16 by MLC's own rule (tvm/contrib/tvmjs.py): to nearest inside bf16's range, but
 /// beyond it, and for infinities and NaN, the lower half is cut off.
-#[inline]
+#[inline(always)]
 pub fn stored_bits(dtype: Dtype, x: f32) -> u16 {
     let upper = |x: f32| {
         let [.., a, b] = x.to_bits().to_le_bytes();
@@ -83,7 +108,7 @@ pub fn stored_bits(dtype: Dtype, x: f32) -> u16 {
 }
 
 /// The value of a record's element whose stored bits are given; float32 records are stored as bfloat16.
-#[inline]
+#[inline(always)]
 pub fn from_stored_bits(dtype: Dtype, bits: u16) -> f32 {
     match dtype {
         Dtype::Float16 => half::f16::from_bits(bits).to_f32(),

@@ -3,6 +3,11 @@
 //! A scheme says what is quantised, into how many bits and how the result is laid out. Which codes a group gets is
 //! another question, answered by a chooser ([`codes`]); every chooser works with every grouped scheme.
 
+#![expect(
+    clippy::inline_always,
+    reason = "only what is inlined into a function made for certain vector instructions uses them"
+)]
+
 mod assignment;
 pub mod codes;
 pub mod float;
@@ -13,7 +18,7 @@ use crate::model::{Role, Weight};
 use crate::record::RecordSpec;
 pub use assignment::Assignment;
 pub use codes::{Codes, Grid, Rounding};
-pub use group::Grouped;
+pub use group::{Coding, Grouped};
 
 /// One row of the table of schemes.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,10 +49,10 @@ pub enum Order {
 use Dtype::{Bfloat16, Float16, Float32};
 use Order::{Kn, Nk};
 
-const Q3: Option<Grouped> = Some(Grouped { bits: 3, group: 40 });
-const Q4: Option<Grouped> = Some(Grouped { bits: 4, group: 32 });
+const Q3: Option<Grouped> = Some(Grouped::mlc(3, 40));
+const Q4: Option<Grouped> = Some(Grouped::mlc(4, 32));
 /// Not MLC's: for weights that an override keeps closer to the original.
-const Q8: Option<Grouped> = Some(Grouped { bits: 8, group: 32 });
+const Q8: Option<Grouped> = Some(Grouped::mlc(8, 32));
 
 /// Every scheme. The first is the default: what WebLLM recommends where `shader-f16` is available.
 #[rustfmt::skip]
@@ -130,6 +135,14 @@ impl Scheme {
 impl Storage {
     /// Its records in the order in which they are written.
     pub fn records(&self) -> impl Iterator<Item = &RecordSpec> {
+        let (first, second) = match self {
+            Self::Grouped { q_weight, q_scale, .. } => (q_weight, Some(q_scale)),
+            Self::Plain(record) => (record, None),
+        };
+        std::iter::once(first).chain(second)
+    }
+
+    fn records_mut(&mut self) -> impl Iterator<Item = &mut RecordSpec> {
         let (first, second) = match self {
             Self::Grouped { q_weight, q_scale, .. } => (q_weight, Some(q_scale)),
             Self::Plain(record) => (record, None),

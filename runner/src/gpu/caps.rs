@@ -1,6 +1,10 @@
 //! What placement and kernels may rely on.
 
-/// Limits of a device, as far as anything here depends on them.
+use std::str::FromStr;
+
+/// Limits and optional features of a device, as far as anything here depends on them.
+///
+/// As a ceiling it says what may be used; of a device, what is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
     /// Bytes of one storage binding.
@@ -17,6 +21,45 @@ pub struct Caps {
     pub groups_per_dimension: u32,
     /// What the offset of a binding is a multiple of.
     pub offset_alignment: u32,
+    /// Arithmetic in f16, which rounds more coarsely than f32.
+    pub f16: Feature<()>,
+    /// Operations across the threads of a subgroup.
+    pub subgroups: Feature<SubgroupSizes>,
+}
+
+/// Something that not every device has and that is used only by those who ask for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature<T> {
+    /// Not asked for.
+    Off,
+    /// Asked for, but the device has none.
+    Missing,
+    /// Asked for and there.
+    On(T),
+}
+
+/// How many threads a subgroup may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubgroupSizes {
+    pub min: u32,
+    pub max: u32,
+}
+
+impl SubgroupSizes {
+    /// No constraint.
+    pub const ANY: Self = Self { min: 1, max: u32::MAX };
+}
+
+impl<T> Feature<T> {
+    /// What becomes of it if it is asked for, or not.
+    fn when(self, wanted: bool) -> Self {
+        if wanted { self } else { Self::Off }
+    }
+
+    /// Whether it can be used.
+    pub fn is_on(&self) -> bool {
+        matches!(self, Self::On(_))
+    }
 }
 
 impl Caps {
@@ -30,11 +73,32 @@ impl Caps {
             storage_buffers: 8,
             groups_per_dimension: 65_535,
             offset_alignment: 256,
+            f16: Feature::Off,
+            subgroups: Feature::Off,
         }
     }
 
-    /// The same, read from a device.
-    pub fn of(limits: &wgpu::Limits) -> Self {
+    /// As a ceiling: all limits of the device, and nothing optional.
+    pub const fn auto() -> Self {
+        Self {
+            binding_bytes: u64::MAX,
+            buffer_bytes: u64::MAX,
+            workgroup_bytes: u32::MAX,
+            invocations: u32::MAX,
+            storage_buffers: u32::MAX,
+            groups_per_dimension: u32::MAX,
+            offset_alignment: 1,
+            f16: Feature::Off,
+            subgroups: Feature::Off,
+        }
+    }
+
+    /// Everything an adapter offers.
+    pub(super) fn of(adapter: &wgpu::Adapter) -> Self {
+        let (limits, features, info) = (adapter.limits(), adapter.features(), adapter.get_info());
+        let SubgroupSizes { min, max } =
+            SubgroupSizes { min: info.subgroup_min_size, max: info.subgroup_max_size };
+        let has = |feature| features.contains(feature);
         Self {
             binding_bytes: limits.max_storage_buffer_binding_size,
             buffer_bytes: limits.max_buffer_size,
@@ -47,6 +111,12 @@ impl Caps {
             offset_alignment: limits
                 .min_storage_buffer_offset_alignment
                 .max(limits.min_uniform_buffer_offset_alignment),
+            f16: if has(wgpu::Features::SHADER_F16) { Feature::On(()) } else { Feature::Missing },
+            subgroups: if has(wgpu::Features::SUBGROUP) {
+                Feature::On(SubgroupSizes { min, max })
+            } else {
+                Feature::Missing
+            },
         }
     }
 
@@ -61,6 +131,8 @@ impl Caps {
             storage_buffers: self.storage_buffers.min(ceiling.storage_buffers),
             groups_per_dimension: self.groups_per_dimension.min(ceiling.groups_per_dimension),
             offset_alignment: self.offset_alignment.max(ceiling.offset_alignment),
+            f16: self.f16.when(ceiling.f16 != Feature::Off),
+            subgroups: self.subgroups.when(ceiling.subgroups != Feature::Off),
         }
     }
 
@@ -79,5 +151,75 @@ impl Caps {
             min_uniform_buffer_offset_alignment: self.offset_alignment,
             ..adapter.clone()
         }
+    }
+
+    /// The features to ask a device for: those that are on, which the adapter has.
+    pub(super) fn features(self) -> wgpu::Features {
+        let mut features = wgpu::Features::empty();
+        features.set(wgpu::Features::SHADER_F16, self.f16.is_on());
+        features.set(wgpu::Features::SUBGROUP, self.subgroups.is_on());
+        features
+    }
+}
+
+impl FromStr for Caps {
+    type Err = String;
+
+    /// A ceiling, as `--caps` has it: `auto` or `none`, then `+f16`, `-f16`, `+subgroups`, `-subgroups`, separated by
+    /// commas; of two that contradict each other the later counts.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut caps = Self::auto();
+        for (i, word) in text.split(',').enumerate() {
+            match word {
+                "auto" if i == 0 => {}
+                "none" if i == 0 => caps = Self::floor(),
+                "+f16" => caps.f16 = Feature::On(()),
+                "-f16" => caps.f16 = Feature::Off,
+                "+subgroups" => caps.subgroups = Feature::On(SubgroupSizes::ANY),
+                "-subgroups" => caps.subgroups = Feature::Off,
+                "auto" | "none" => return Err(format!("`{word}` can only come first")),
+                _ => {
+                    return Err(format!(
+                        "`{word}` is none of auto, none, +f16, -f16, +subgroups and -subgroups"
+                    ));
+                }
+            }
+        }
+        Ok(caps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caps_are_written_as_a_list() {
+        let parsed = |text: &str| text.parse::<Caps>();
+        assert_eq!(parsed("auto"), Ok(Caps::auto()));
+        assert_eq!(parsed("none"), Ok(Caps::floor()));
+        assert_eq!(parsed("none,+f16"), Ok(Caps { f16: Feature::On(()), ..Caps::floor() }));
+        assert_eq!(parsed("+f16,-f16"), Ok(Caps::auto()));
+        let subgroups = Feature::On(SubgroupSizes::ANY);
+        assert_eq!(parsed("+subgroups"), Ok(Caps { subgroups, ..Caps::auto() }));
+        assert!(parsed("+f16,none").is_err_and(|why| why.contains("first")));
+        assert!(parsed("f16").is_err_and(|why| why.contains("`f16`") && why.contains("+f16")));
+        assert!(parsed("").is_err());
+    }
+
+    /// Row 3 of the behaviours: nothing is asked of a device that it does not have, or that nobody wants.
+    #[test]
+    fn only_features_that_are_wanted_and_there_are_asked_for() {
+        let bare = Caps { f16: Feature::Missing, subgroups: Feature::Missing, ..Caps::floor() };
+        let sizes = SubgroupSizes { min: 8, max: 8 };
+        let rich = Caps { f16: Feature::On(()), subgroups: Feature::On(sizes), ..Caps::floor() };
+        let all: Caps = "+f16,+subgroups".parse().expect("a list");
+        assert_eq!(rich.capped(Caps::auto()).features(), wgpu::Features::empty());
+        assert_eq!(bare.capped(all).features(), wgpu::Features::empty());
+        assert_eq!(rich.capped(all), rich);
+        assert_eq!(
+            rich.capped(all).features(),
+            wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP
+        );
     }
 }

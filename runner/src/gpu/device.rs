@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::caps::Caps;
+use super::caps::{Caps, Feature};
 use super::error::GpuError;
 
 /// An adapter, in words.
@@ -17,10 +17,38 @@ pub struct Adapter {
     pub device_type: &'static str,
 }
 
+/// An adapter and what it could do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub adapter: Adapter,
+    /// Everything that it offers.
+    pub offers: Caps,
+    /// Whether times can be measured on it.
+    pub timestamps: bool,
+    /// Cooperative matrices as `f16 16x16x16 f32`: type of the factors, M, N and K, type of the sums. No kernel uses them.
+    pub cooperative_matrices: Vec<String>,
+}
+
 /// Every adapter of this machine, the preferred one first.
-pub async fn adapters() -> Vec<Adapter> {
-    let found = found().await;
-    found.iter().map(|adapter| Adapter::of(&adapter.get_info())).collect()
+pub async fn adapters() -> Vec<Listed> {
+    found().await.iter().map(Listed::of).collect()
+}
+
+impl Listed {
+    fn of(adapter: &wgpu::Adapter) -> Self {
+        let matrices = adapter.cooperative_matrix_properties();
+        Self {
+            adapter: Adapter::of(&adapter.get_info()),
+            offers: Caps::of(adapter),
+            timestamps: adapter.features().contains(wgpu::Features::TIMESTAMP_QUERY),
+            cooperative_matrices: matrices.iter().map(matrix_text).collect(),
+        }
+    }
+}
+
+fn matrix_text(matrix: &wgpu::CooperativeMatrixProperties) -> String {
+    let wgpu::CooperativeMatrixProperties { m_size, n_size, k_size, ab_type, cr_type, .. } = matrix;
+    format!("{ab_type:?} {m_size}x{n_size}x{k_size} {cr_type:?}").to_lowercase()
 }
 
 /// An open device.
@@ -34,7 +62,7 @@ pub struct Gpu {
 }
 
 /// An error in words: `wgpu::Error` itself cannot change threads in a browser.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Fault {
     OutOfMemory,
     Refused(String),
@@ -42,16 +70,15 @@ enum Fault {
 }
 
 impl Gpu {
-    /// Opens the preferred adapter with all its limits, or with no more than `ceiling`.
+    /// Opens the preferred adapter with no more than `ceiling`; without one, with all its limits and nothing optional.
     pub async fn open(ceiling: Option<Caps>) -> Result<Self, GpuError> {
         let found = found().await.into_iter().next().ok_or(GpuError::NoAdapter)?;
         let adapter = Adapter::of(&found.get_info());
-        let limits = found.limits();
-        let all = Caps::of(&limits);
-        let caps = ceiling.map_or(all, |ceiling| all.capped(ceiling));
+        let caps = granted(Caps::of(&found), ceiling.unwrap_or(Caps::auto()), &adapter.name)?;
         let request = wgpu::DeviceDescriptor {
             label: Some("packlight"),
-            required_limits: caps.limits(&limits),
+            required_features: caps.features(),
+            required_limits: caps.limits(&found.limits()),
             ..wgpu::DeviceDescriptor::default()
         };
         let (device, queue) = found
@@ -68,6 +95,13 @@ impl Gpu {
         Ok(Self { device, queue, adapter, caps, fault })
     }
 
+    /// The same device, said to have other subgroups than it has.
+    #[cfg(test)]
+    pub(super) fn claiming(mut self, subgroups: Feature<super::SubgroupSizes>) -> Self {
+        self.caps.subgroups = subgroups;
+        self
+    }
+
     /// What was opened.
     pub fn adapter(&self) -> &Adapter {
         &self.adapter
@@ -80,7 +114,10 @@ impl Gpu {
 
     /// The first error since the last check, if any: uploads and submissions are checked after the fact.
     pub(super) fn check(&self, doing: &str) -> Result<(), GpuError> {
-        let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut kept = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let fault = kept.clone();
+        // A lost device stays lost.
+        kept.take_if(|fault| !matches!(fault, Fault::Lost(_)));
         fault.map_or(Ok(()), |fault| Err(fault.while_doing(doing)))
     }
 
@@ -125,6 +162,16 @@ impl Gpu {
     }
 }
 
+/// What of an adapter's offers is used below a ceiling. Without subgroups there are other kernels, for the same results;
+/// those without f16 are what `+f16` asks to be rid of, so there it is an error.
+fn granted(offers: Caps, ceiling: Caps, adapter: &str) -> Result<Caps, GpuError> {
+    let caps = offers.capped(ceiling);
+    match caps.f16 {
+        Feature::Missing => Err(GpuError::NoF16 { adapter: adapter.into() }),
+        Feature::Off | Feature::On(()) => Ok(caps),
+    }
+}
+
 impl Fault {
     fn while_doing(self, doing: &str) -> GpuError {
         let doing = doing.into();
@@ -146,9 +193,12 @@ impl From<wgpu::Error> for Fault {
     }
 }
 
-/// Later faults are mostly consequences of the first.
+/// Later faults are mostly consequences of the first, and all of them of the loss of the device.
 fn keep_first(slot: &Mutex<Option<Fault>>, fault: Fault) {
-    slot.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(fault);
+    let mut kept = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.is_none() || matches!(fault, Fault::Lost(_)) {
+        *kept = Some(fault);
+    }
 }
 
 async fn found() -> Vec<wgpu::Adapter> {
@@ -184,5 +234,41 @@ impl Adapter {
 impl std::fmt::Display for Adapter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({}, {}, {})", self.name, self.device_type, self.backend, self.driver)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f16_that_is_asked_for_and_missing_is_an_error() {
+        let bare = Caps { f16: Feature::Missing, subgroups: Feature::Missing, ..Caps::floor() };
+        let granted = |words: &str| granted(bare, words.parse().expect("a list"), "Bare");
+        let error = granted("+f16").expect_err("has none");
+        assert!(error.to_string().contains("`Bare`") && error.to_string().contains("+f16"));
+        assert!(error.hint().is_some_and(|hint| hint.contains("packlight devices")));
+        assert!(granted("auto").is_ok_and(|caps| caps.f16 == Feature::Off));
+        assert!(granted("+subgroups").is_ok_and(|caps| caps.subgroups == Feature::Missing));
+    }
+
+    #[test]
+    fn running_out_of_memory_has_an_error_of_its_own() {
+        let error = wgpu::Error::OutOfMemory { source: "no more".into() };
+        let error = Fault::from(error).while_doing("allocating weights");
+        assert!(matches!(error, GpuError::OutOfMemory { .. }));
+        assert!(error.to_string().contains("allocating weights"));
+        assert!(error.hint().is_some_and(|hint| hint.contains("-n")));
+    }
+
+    #[test]
+    fn the_loss_of_a_device_explains_whatever_else_failed() {
+        let slot = Mutex::new(None);
+        keep_first(&slot, Fault::Refused("first".into()));
+        keep_first(&slot, Fault::Refused("second".into()));
+        let kept = || slot.lock().expect("not poisoned").clone();
+        assert!(matches!(kept(), Some(Fault::Refused(why)) if why == "first"));
+        keep_first(&slot, Fault::Lost("gone".into()));
+        assert!(matches!(kept(), Some(Fault::Lost(_))));
     }
 }

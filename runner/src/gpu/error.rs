@@ -10,6 +10,8 @@ pub enum GpuError {
     NoAdapter,
     #[error("`{adapter}` cannot be opened: {source}")]
     Device { adapter: String, source: wgpu::RequestDeviceError },
+    #[error("`{adapter}` has no f16, which `+f16` asks for")]
+    NoF16 { adapter: String },
     #[error("out of device memory while {doing}")]
     OutOfMemory { doing: String },
     #[error("the device refused {doing}: {why}")]
@@ -30,11 +32,40 @@ pub enum GpuError {
     Grid { place: String, source: GridError },
 }
 
+impl GpuError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NoAdapter => {
+                "install a Vulkan driver (Debian: mesa-vulkan-drivers), or use --device cpu"
+            }
+            Self::NoF16 { .. } => "leave `+f16` out of --caps; `packlight devices` lists what adapters have",
+            Self::OutOfMemory { .. } => {
+                "close what else uses the GPU, or shorten the context (-n); --device cpu needs no GPU memory"
+            }
+            Self::Lost { .. } => {
+                "the driver reset the GPU or it was unplugged: try again, or use --device cpu"
+            }
+            Self::Capacity(CapacityError::Context { .. }) => {
+                "shorten the prompt or lower -n; --device cpu has no such limit"
+            }
+            Self::Upload(_) => "the bundle is damaged: `packlight verify` lists everything wrong with it",
+            Self::Device { .. }
+            | Self::Refused { .. }
+            | Self::Plan(_)
+            | Self::Capacity(_)
+            | Self::Grid { .. } => "--device cpu runs the CPU reference instead",
+            Self::NotLoaded | Self::Call(_) => return None,
+        }
+        .into())
+    }
+}
+
 /// A plan that this device, or this program, cannot run.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    #[error("no kernel for `{op}` works within the device's limits")]
-    NoKernel { op: &'static str },
+    #[error("no kernel for `{op}` works within the device's limits: {why}")]
+    NoKernel { op: &'static str, why: String },
     #[error("`{weight}` cannot be used on the GPU: {why}")]
     Weight { weight: String, why: String },
     #[error("`{weight}`: two rows take {bytes} bytes, but a binding has at most {limit}")]

@@ -5,8 +5,10 @@ use packlight_formats::rope::Rope;
 
 use super::arena::Arena;
 use super::buffers::Buffers;
+use super::caps::Caps;
 use super::device::Gpu;
 use super::error::GpuError;
+use super::flow::IN_FLIGHT_BYTES;
 use super::pipelines::Pipelines;
 use super::place::{Placement, check_capacity};
 use super::readback::Readback;
@@ -65,7 +67,9 @@ impl GpuExecutor {
         let mut calls = kernels::lower(plan, placement, &gpu.caps())?;
         calls.push(kernels::argmax(plan, placement, &gpu.caps())?);
 
-        let arena = gpu.scoped("allocating weights", || Arena::new(gpu, plan, placement)).await?;
+        let arena = gpu
+            .scoped("allocating weights", || Arena::new(gpu, plan, placement, IN_FLIGHT_BYTES))
+            .await?;
         let buffers = gpu
             .scoped("allocating activations and the KV cache", || {
                 Buffers::new(gpu, plan, capacity, &calls)
@@ -124,6 +128,11 @@ impl GpuExecutor {
         self.capacity
     }
 
+    /// What its kernels rely on.
+    pub fn caps(&self) -> Caps {
+        self.gpu.caps()
+    }
+
     /// How many pipelines were compiled.
     pub fn pipelines(&self) -> usize {
         self.pipelines.count()
@@ -132,6 +141,11 @@ impl GpuExecutor {
     /// Bytes of the KV cache, and of what short convolutions look back at.
     pub fn cache_bytes(&self) -> u64 {
         self.buffers.cache_bytes()
+    }
+
+    /// Whether a session can go back to `past` and read on from there.
+    pub fn remembers(&self, past: u32) -> bool {
+        self.memory.check(past).is_ok()
     }
 
     /// Turns positions from now on as a text of `length` tokens needs it; what is cached is void where that differs.

@@ -6,14 +6,15 @@ mod caps;
 mod device;
 mod error;
 mod executor;
+mod flow;
 mod pipelines;
 mod place;
 mod readback;
 #[cfg(test)]
 mod tests;
 
-pub use caps::Caps;
-pub use device::{Adapter, Gpu, adapters};
+pub use caps::{Caps, Feature, SubgroupSizes};
+pub use device::{Adapter, Gpu, Listed, adapters};
 pub use error::{CapacityError, GpuError, PlanError, UploadError};
 pub use executor::GpuExecutor;
-pub use place::{Piece, Placed, Placement, Region, Words, largest_capacity};
+pub use place::{Piece, Placed, Placement, Region, Scales, Words, largest_capacity};

@@ -15,7 +15,8 @@ pub(super) struct Pipeline {
 /// The pipelines made so far.
 #[derive(Debug, Default)]
 pub(super) struct Pipelines {
-    made: BTreeMap<(&'static str, Vec<u32>), Pipeline>,
+    /// By kernel, threads and constants.
+    made: BTreeMap<(&'static str, u32, Vec<u32>), Pipeline>,
 }
 
 impl Pipelines {
@@ -26,7 +27,7 @@ impl Pipelines {
 
     /// The pipeline of a call; a new one is made inside of [`Gpu::scoped`] only.
     pub(super) fn get(&mut self, gpu: &Gpu, call: &Call) -> &Pipeline {
-        let key = (call.kernel.name, call.overrides.clone());
+        let key = (call.kernel.name, call.threads, call.overrides.clone());
         self.made.entry(key).or_insert_with(|| make(gpu, call))
     }
 }
@@ -49,12 +50,13 @@ fn make(gpu: &Gpu, call: &Call) -> Pipeline {
         source: wgpu::ShaderSource::Wgsl(kernel.source.concat().into()),
     });
     let values = call.overrides.iter().map(|&value| f64::from(value));
-    let constants: Vec<_> = kernel.overrides.iter().copied().zip(values).collect();
+    let constants = kernel.overrides.iter().copied().zip(values);
+    let constants: Vec<_> = constants.chain([("THREADS", f64::from(call.threads))]).collect();
     let compute = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
         label,
         layout: Some(&pipeline_layout),
         module: &module,
-        entry_point: Some(kernel.name),
+        entry_point: Some(kernel.entry),
         compilation_options: wgpu::PipelineCompilationOptions {
             constants: &constants,
             ..wgpu::PipelineCompilationOptions::default()

@@ -30,9 +30,9 @@ pub struct Region {
 pub struct Piece {
     pub first_row: u32,
     pub rows: u32,
-    /// `[rows, words of a row]`.
+    /// `[rows, words of a row]`, or the transpose.
     pub codes: Region,
-    /// `[rows, groups of a row]` f16; values that are not quantised have none.
+    /// `[rows, groups of a row]`, or the transpose; values that are not quantised have none.
     pub scales: Option<Region>,
 }
 
@@ -40,11 +40,28 @@ pub struct Piece {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Words {
     /// Codes of scaled groups.
-    Grouped(Grouped),
-    /// Two f16 values each.
+    Grouped { layout: Grouped, order: Order, scales: Scales },
+    /// Two bf16 or f16 values each.
+    Plain { bfloat16: bool },
+}
+
+/// The type of scales on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scales {
     Float16,
-    /// Two bf16 values each.
     Bfloat16,
+    /// Widened while they are uploaded.
+    Float32,
+}
+
+impl Scales {
+    /// Bytes of each.
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Float16 | Self::Bfloat16 => 2,
+            Self::Float32 => 4,
+        }
+    }
 }
 
 /// Where a weight is.
@@ -97,39 +114,40 @@ struct Placer<'a> {
 impl Placer<'_> {
     fn weight(&mut self, weight: &PlanWeight) -> Result<Placed, PlanError> {
         match &weight.storage {
-            Storage::Grouped { order: Order::Kn, .. } => {
-                let why = "its codes are transposed (KN), which no kernel reads yet".into();
-                Err(PlanError::Weight { weight: weight.name.clone(), why })
-            }
-            Storage::Grouped { layout, q_scale, .. } => {
-                if q_scale.dtype != Dtype::Float16 {
-                    let why = format!("its scales are {}, not float16", q_scale.dtype);
-                    return Err(PlanError::Weight { weight: weight.name.clone(), why });
-                }
-                self.grouped(weight, *layout)
+            Storage::Grouped { layout, order, q_scale, .. } => {
+                self.grouped(weight, *layout, *order, q_scale.stored)
             }
             Storage::Plain(record) if weight.columns == 1 => self.vector(weight, record),
             Storage::Plain(record) => self.plain(weight, record),
         }
     }
 
-    fn grouped(&mut self, weight: &PlanWeight, layout: Grouped) -> Result<Placed, PlanError> {
+    fn grouped(
+        &mut self,
+        weight: &PlanWeight,
+        layout: Grouped,
+        order: Order,
+        stored: Dtype,
+    ) -> Result<Placed, PlanError> {
+        let scales = match stored {
+            // Transposed halves of an odd number of rows cannot be cut at whole words.
+            _ if order == Order::Kn && !weight.rows.is_multiple_of(2) => Scales::Float32,
+            Dtype::Float16 => Scales::Float16,
+            Dtype::Float32 => Scales::Float32,
+            Dtype::Bfloat16 | Dtype::Uint32 => Scales::Bfloat16,
+        };
         let columns = u64::from(weight.columns);
         let code_bytes = layout.words_per_row(columns) * 4;
-        let scale_bytes = layout.groups_per_row(columns) * 2;
-        self.matrix(weight, Words::Grouped(layout), code_bytes, scale_bytes)
+        let scale_bytes = layout.groups_per_row(columns) * scales.bytes();
+        self.matrix(weight, Words::Grouped { layout, order, scales }, code_bytes, scale_bytes)
     }
 
     fn plain(&mut self, weight: &PlanWeight, record: &RecordSpec) -> Result<Placed, PlanError> {
-        if !weight.columns.is_multiple_of(2) {
-            let why = format!("rows of {} two-byte values are no whole words", weight.columns);
+        if record.stored == Dtype::Float32 {
+            let why = format!("`{}` holds float32 as it is, which no kernel reads", record.name);
             return Err(PlanError::Weight { weight: weight.name.clone(), why });
         }
-        let words = match record.dtype {
-            Dtype::Float16 => Words::Float16,
-            // float32 is stored as bfloat16.
-            _ => Words::Bfloat16,
-        };
+        let words = Words::Plain { bfloat16: record.stored == Dtype::Bfloat16 };
         self.matrix(weight, words, 2 * u64::from(weight.columns), 0)
     }
 
@@ -148,7 +166,8 @@ impl Placer<'_> {
                 PlanError::Row { weight: weight.name.clone(), bytes, limit }
             })?
         {
-            let codes = self.region(u64::from(rows) * code_bytes);
+            // Two-byte values may end within a word.
+            let codes = self.region((u64::from(rows) * code_bytes).next_multiple_of(4));
             let scales = (u64::from(rows) * scale_bytes).next_multiple_of(4);
             let scales = (scales > 0).then(|| self.region(scales));
             pieces.push(Piece { first_row, rows, codes, scales });
@@ -169,7 +188,7 @@ impl Placer<'_> {
     }
 
     fn limit(&self) -> u64 {
-        self.caps.binding_bytes.min(self.buffer_limit())
+        self.caps.binding_bytes.min(self.buffer_limit()) / 4 * 4
     }
 
     fn buffer_limit(&self) -> u64 {
@@ -269,7 +288,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn plan(weights: &[(&str, u32, u32)]) -> Plan {
-        let layout = Grouped { bits: 4, group: 32 };
+        let layout = Grouped::mlc(4, 32);
         let weights = weights.iter().map(|&(name, rows, columns)| {
             let (height, width) = (u64::from(rows), u64::from(columns));
             PlanWeight {
@@ -315,7 +334,8 @@ mod tests {
         for (rows, columns) in shapes {
             let caps = Caps::floor();
             let placement = Placement::new(&plan(&[("w", rows, columns)]), &caps).expect("places");
-            let Placed::Matrix { words: Words::Grouped(layout), pieces } = &placement.weights[0]
+            let Placed::Matrix { words: Words::Grouped { layout, .. }, pieces } =
+                &placement.weights[0]
             else {
                 panic!("grouped")
             };

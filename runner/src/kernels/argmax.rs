@@ -7,6 +7,8 @@ use crate::plan::{Rows, SlotId};
 pub(super) const ARGMAX: Kernel = Kernel {
     name: "argmax",
     op: KernelOp::Argmax,
+    needs: &[],
+    entry: "argmax",
     source: &[PRELUDE, include_str!("argmax.wgsl")],
     overrides: &[],
     args: &["width"],

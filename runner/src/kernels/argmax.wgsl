@@ -10,17 +10,17 @@ struct Args {
 // [1]
 @group(0) @binding(3) var<storage, read_write> token: array<u32>;
 
-var<workgroup> best_values: array<f32, 256>;
-var<workgroup> best_columns: array<u32, 256>;
+var<workgroup> best_values: array<f32, THREADS>;
+var<workgroup> best_columns: array<u32, THREADS>;
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn argmax(@builtin(local_invocation_index) lane: u32) {
     let row = (live.outputs - 1u) * args.width;
     // A thread without columns repeats the first one, which changes nothing.
     var column = select(0u, lane, lane < args.width);
     var value = x[row + column];
     // Ascending, so that of equals the first stays.
-    for (var i = lane + 256u; i < args.width; i += 256u) {
+    for (var i = lane + THREADS; i < args.width; i += THREADS) {
         let candidate = x[row + i];
         if candidate > value {
             value = candidate;
@@ -30,7 +30,7 @@ fn argmax(@builtin(local_invocation_index) lane: u32) {
     best_values[lane] = value;
     best_columns[lane] = column;
     workgroupBarrier();
-    for (var half = 128u; half > 0u; half /= 2u) {
+    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
         if lane < half {
             let other = best_values[lane + half];
             let other_column = best_columns[lane + half];

@@ -10,6 +10,8 @@ const WIDEST_HEAD: u32 = 512;
 pub(super) const ATTEND: Kernel = Kernel {
     name: "attend",
     op: KernelOp::Attend,
+    needs: &[],
+    entry: "attend",
     source: &[PRELUDE, include_str!("attend.wgsl")],
     overrides: &[],
     args: &["heads", "kv_heads", "head_dim", "offset", "stride", "window", "scale", "softcap"],

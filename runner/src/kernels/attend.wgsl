@@ -1,9 +1,12 @@
 // Softmax attention of each query over the positions it may see. One workgroup a token and head walks over blocks of
-// 128 keys and keeps a running maximum and sum (online softmax, Milakov & Gimelshein 2018).
+// keys, one a thread, and keeps a running maximum and sum (online softmax, Milakov & Gimelshein 2018).
 
-const BLOCK: u32 = 128u;
-// The widest head: four sums a thread.
+override BLOCK: u32 = THREADS;
+// The widest head.
 const WIDEST: u32 = 512u;
+// Sums of the mixed values that a thread keeps: enough for the fewest threads.
+const MOST_SUMS: u32 = 8u;
+override SUMS: u32 = WIDEST / THREADS;
 
 struct Args {
     heads: u32,
@@ -62,7 +65,7 @@ fn block_sum(lane: u32, value: f32) -> f32 {
     return result;
 }
 
-@compute @workgroup_size(128)
+@compute @workgroup_size(THREADS)
 fn attend(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -92,7 +95,7 @@ fn attend(
     // Finite, because WGSL promises nothing about infinities.
     var highest = -1e30;
     var total = 0.0;
-    var sums = vec4<f32>();
+    var sums = array<f32, MOST_SUMS>();
     for (var base = first; base < end; base += BLOCK) {
         let position = base + lane;
         var score = -1e30;
@@ -115,10 +118,9 @@ fn attend(
         let fade = exp(highest - new_highest);
         // The barriers of the sum also publish `weights`.
         total = total * fade + block_sum(lane, weight);
-        sums *= fade;
         let count = min(BLOCK, end - base);
         let base_row = base % positions;
-        for (var i = 0u; i < 4u; i++) {
+        for (var i = 0u; i < SUMS; i++) {
             let d = i * BLOCK + lane;
             if d < args.head_dim {
                 var sum = 0.0;
@@ -128,14 +130,14 @@ fn attend(
                     let wrapped = select(row, row - positions, row >= positions);
                     sum += weights[j] * values[wrapped * kv_stride + kv_head + d];
                 }
-                sums[i] += sum;
+                sums[i] = sums[i] * fade + sum;
             }
         }
         highest = new_highest;
         workgroupBarrier();
     }
     let out_start = (t * args.heads + head) * args.head_dim;
-    for (var i = 0u; i < 4u; i++) {
+    for (var i = 0u; i < SUMS; i++) {
         let d = i * BLOCK + lane;
         if d < args.head_dim {
             out[out_start + d] = sums[i] / total;

@@ -1,12 +1,14 @@
 //! Short convolutions over a ring of what came before.
 
-use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, Work};
+use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site};
 use crate::gpu::PlanError;
 use crate::plan::{Columns, History, HistoryId, Rows, SlotId, WeightId};
 
 pub(super) const STORE_PRODUCT: Kernel = Kernel {
     name: "store_product",
     op: KernelOp::StoreProduct,
+    needs: &[],
+    entry: "store_product",
     source: &[PRELUDE, include_str!("store_product.wgsl")],
     overrides: &[],
     args: &["width", "x_offset", "x_stride", "by_offset", "by_stride"],
@@ -18,6 +20,8 @@ pub(super) const STORE_PRODUCT: Kernel = Kernel {
 pub(super) const CONVOLVE: Kernel = Kernel {
     name: "convolve",
     op: KernelOp::Convolve,
+    needs: &[],
+    entry: "convolve",
     source: &[PRELUDE, include_str!("convolve.wgsl")],
     overrides: &[],
     args: &["width", "window", "gate_offset", "gate_stride", "has_bias"],
@@ -35,7 +39,7 @@ pub(super) fn store(
     let width = site.plan.histories[history.0].width;
     let args = [width, x.offset, site.width(x.slot), by.offset, site.width(by.slot)];
     let buffers = [Resource::Slot(x.slot), Resource::Slot(by.slot), Resource::History(history)];
-    site.call(KernelOp::StoreProduct, &args, &buffers, Work::per_column(Rows::Tokens, width))
+    site.call(KernelOp::StoreProduct, &args, &buffers, site.per_column(Rows::Tokens, width))
 }
 
 pub(super) fn convolve(
@@ -60,5 +64,5 @@ pub(super) fn convolve(
         Resource::Slot(gate.slot),
         Resource::Slot(out),
     ];
-    site.call(KernelOp::Convolve, &args, &buffers, Work::per_column(Rows::Tokens, width))
+    site.call(KernelOp::Convolve, &args, &buffers, site.per_column(Rows::Tokens, width))
 }

@@ -20,7 +20,7 @@ struct Args {
 // [T, width]
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn convolve(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,

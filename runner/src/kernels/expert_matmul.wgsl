@@ -1,9 +1,9 @@
 // out[r, n] = sum_k x[r, k] * weight[e, n, k] + bias[e, n], where e is the expert of row r: only what is chosen is read.
-// A workgroup has 256 / LANES rows n of one row r, with LANES threads each; neighbouring threads read neighbouring words.
+// A workgroup has THREADS / LANES rows n of one row r, with LANES threads each; neighbouring threads read neighbouring words.
 
 // A power of two.
 override LANES: u32;
-override ROWS: u32 = 256u / LANES;
+override ROWS: u32 = THREADS / LANES;
 
 struct Args {
     // Rows r of a token.
@@ -29,9 +29,9 @@ struct Args {
 // [T * per_token, expert_rows]
 @group(0) @binding(7) var<storage, read_write> out: array<f32>;
 
-var<workgroup> partial: array<f32, 256>;
+var<workgroup> partial: array<f32, THREADS>;
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn expert_matmul(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -51,16 +51,16 @@ fn expert_matmul(
     let x_start = r / args.sharing * args.columns;
     var sum = 0.0;
     if is_mine {
-        let words = words_per_row(args.columns);
-        let first_scale = row * groups_per_row(args.columns);
+        let matrix = Matrix(args.rows, args.columns);
+        let words = words_per_row(matrix);
         for (var w = lane % LANES; w < words; w += LANES) {
-            let word = codes[row * words + w];
+            let word = word_of(matrix, row, w);
             let at = span(w, args.columns);
             var share = 0.0;
             for (var i = 0u; i < at.count; i++) {
                 share += code(word, i) * x[x_start + at.start + i];
             }
-            sum += share * scale(first_scale + w / WORDS_PER_GROUP);
+            sum += share * scale_of(matrix, row, w);
         }
     }
     partial[lane] = sum;

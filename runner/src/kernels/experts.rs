@@ -1,7 +1,7 @@
 //! Routed experts: which of them a token goes through, their matrices, and the sum of what they make.
 
 use super::{
-    Call, GROUPED, Kernel, KernelOp, PLAIN, PRELUDE, Read, ReadWrite, Resource, Site, Work,
+    Call, GROUPED, HALVES, Kernel, KernelOp, PLAIN, PRELUDE, Read, ReadWrite, Resource, Site, Work,
     overrides,
 };
 use crate::gpu::{Piece, PlanError, Words};
@@ -13,6 +13,8 @@ const LANES: u32 = 16;
 pub(super) const ROUTE: Kernel = Kernel {
     name: "route",
     op: KernelOp::Route,
+    needs: &[],
+    entry: "route",
     source: &[PRELUDE, include_str!("route.wgsl")],
     overrides: &[],
     args: &["count", "chosen", "normalised"],
@@ -24,8 +26,10 @@ pub(super) const ROUTE: Kernel = Kernel {
 pub(super) const EXPERT_MATMUL: Kernel = Kernel {
     name: "expert_matmul",
     op: KernelOp::ExpertMatmul,
-    source: &[PRELUDE, GROUPED, include_str!("expert_matmul.wgsl")],
-    overrides: &["BITS", "GROUP", "WHOLE", "LANES"],
+    needs: &[],
+    entry: "expert_matmul",
+    source: &[PRELUDE, HALVES, GROUPED, include_str!("expert_matmul.wgsl")],
+    overrides: &["BITS", "GROUP", "ZERO", "HIGH_FIRST", "TRANSPOSED", "SCALES", "WHOLE", "LANES"],
     args: &["per_token", "sharing", "columns", "expert_rows", "first_row", "rows", "has_bias"],
     buffers: &[Read, Read, Read, Read, Read, ReadWrite],
     workgroup_bytes: 1024,
@@ -33,15 +37,18 @@ pub(super) const EXPERT_MATMUL: Kernel = Kernel {
 };
 
 pub(super) const EXPERT_MATMUL_PLAIN: Kernel = Kernel {
+    name: "expert_matmul plain",
     op: KernelOp::ExpertMatmulPlain,
-    source: &[PRELUDE, PLAIN, include_str!("expert_matmul.wgsl")],
-    overrides: &["BFLOAT16", "LANES"],
+    source: &[PRELUDE, HALVES, PLAIN, include_str!("expert_matmul.wgsl")],
+    overrides: &["BFLOAT16", "ODD", "LANES"],
     ..EXPERT_MATMUL
 };
 
 pub(super) const MIX: Kernel = Kernel {
     name: "mix_experts",
     op: KernelOp::Mix,
+    needs: &[],
+    entry: "mix_experts",
     source: &[PRELUDE, include_str!("mix.wgsl")],
     overrides: &[],
     args: &["chosen", "width"],
@@ -71,8 +78,8 @@ pub(super) fn matmul(
 ) -> Result<Vec<Call>, PlanError> {
     let (words, pieces) = site.pieces(weight)?;
     let op = match words {
-        Words::Grouped(_) => KernelOp::ExpertMatmul,
-        Words::Float16 | Words::Bfloat16 => KernelOp::ExpertMatmulPlain,
+        Words::Grouped { .. } => KernelOp::ExpertMatmul,
+        Words::Plain { .. } => KernelOp::ExpertMatmulPlain,
     };
     let (per_token, columns, expert_rows) = (site.width(experts), site.width(x), site.width(out));
     let sharing = if site.rows(x) == Rows::Tokens { per_token } else { 1 };
@@ -80,6 +87,7 @@ pub(super) fn matmul(
         Some(bias) => site.vector(bias, site.plan.weight(weight).rows)?,
         None => Resource::Nothing,
     };
+    let threads = site.threads(op)?;
     let piece_call = |&piece| {
         let Piece { first_row, rows, .. } = piece;
         let has_bias = u32::from(bias.is_some());
@@ -92,7 +100,7 @@ pub(super) fn matmul(
             bias_buffer,
             Resource::Slot(out),
         ];
-        let work = Work::per_row(site.rows(out), expert_rows.div_ceil(256 / LANES));
+        let work = Work::per_row(site.rows(out), expert_rows.div_ceil(threads / LANES));
         let call = site.call(op, &args, &buffers, work)?;
         let with_lanes = overrides(words, columns).into_iter().chain([LANES]).collect();
         Ok(Call { overrides: with_lanes, ..call })
@@ -108,6 +116,6 @@ pub(super) fn mix(
 ) -> Result<Call, PlanError> {
     let (chosen, width) = (site.width(shares), site.width(out));
     let buffers = [x, shares, out].map(Resource::Slot);
-    let work = Work::per_column(Rows::Tokens, width);
+    let work = site.per_column(Rows::Tokens, width);
     site.call(KernelOp::Mix, &[chosen, width], &buffers, work)
 }

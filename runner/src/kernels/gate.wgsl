@@ -37,7 +37,7 @@ fn activate(x: f32) -> f32 {
     return silu(x);
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn gate(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,

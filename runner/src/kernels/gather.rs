@@ -1,8 +1,8 @@
 //! Rows of a table, one for every token.
 
 use super::{
-    Call, GROUPED, GROUPED_OVERRIDES, Kernel, KernelOp, PLAIN, PLAIN_OVERRIDES, PRELUDE, Read,
-    ReadWrite, Resource, Site, Work, overrides,
+    Call, GROUPED, GROUPED_OVERRIDES, HALVES, Kernel, KernelOp, PLAIN, PLAIN_OVERRIDES, PRELUDE,
+    Read, ReadWrite, Resource, Site, overrides,
 };
 use crate::gpu::{PlanError, Words};
 use crate::plan::{Rows, SlotId, WeightId};
@@ -10,7 +10,9 @@ use crate::plan::{Rows, SlotId, WeightId};
 pub(super) const GATHER: Kernel = Kernel {
     name: "gather",
     op: KernelOp::Gather,
-    source: &[PRELUDE, GROUPED, include_str!("gather.wgsl")],
+    needs: &[],
+    entry: "gather",
+    source: &[PRELUDE, HALVES, GROUPED, include_str!("gather.wgsl")],
     overrides: GROUPED_OVERRIDES,
     args: &["width", "first_row", "rows"],
     buffers: &[Read, Read, Read, ReadWrite],
@@ -19,9 +21,9 @@ pub(super) const GATHER: Kernel = Kernel {
 };
 
 pub(super) const GATHER_PLAIN: Kernel = Kernel {
-    name: "gather",
+    name: "gather plain",
     op: KernelOp::GatherPlain,
-    source: &[PRELUDE, PLAIN, include_str!("gather.wgsl")],
+    source: &[PRELUDE, HALVES, PLAIN, include_str!("gather.wgsl")],
     overrides: PLAIN_OVERRIDES,
     ..GATHER
 };
@@ -30,8 +32,8 @@ pub(super) const GATHER_PLAIN: Kernel = Kernel {
 pub(super) fn calls(site: Site<'_>, table: WeightId, out: SlotId) -> Result<Vec<Call>, PlanError> {
     let (words, pieces) = site.pieces(table)?;
     let op = match words {
-        Words::Grouped(_) => KernelOp::Gather,
-        Words::Float16 | Words::Bfloat16 => KernelOp::GatherPlain,
+        Words::Grouped { .. } => KernelOp::Gather,
+        Words::Plain { .. } => KernelOp::GatherPlain,
     };
     let width = site.width(out);
     let piece_call = |&piece| {
@@ -41,7 +43,7 @@ pub(super) fn calls(site: Site<'_>, table: WeightId, out: SlotId) -> Result<Vec<
             Resource::Tokens,
             Resource::Slot(out),
         ];
-        let work = Work::per_column(Rows::Tokens, width);
+        let work = site.per_column(Rows::Tokens, width);
         let args = [width, piece.first_row, piece.rows];
         let call = site.call(op, &args, &buffers, work)?;
         Ok(Call { overrides: overrides(words, width), ..call })

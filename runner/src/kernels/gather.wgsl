@@ -12,7 +12,7 @@ struct Args {
 // [T, width]
 @group(0) @binding(5) var<storage, read_write> out: array<f32>;
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn gather(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -27,8 +27,9 @@ fn gather(
     if row >= args.rows {
         return;
     }
+    let table = Matrix(args.rows, args.width);
     let in_group = at.column % GROUP;
-    let block = row * groups_per_row(args.width) + at.column / GROUP;
-    let word = codes[block * WORDS_PER_GROUP + in_group / CODES_PER_WORD];
-    out[at.row * args.width + at.column] = code(word, in_group % CODES_PER_WORD) * scale(block);
+    let w = at.column / GROUP * WORDS_PER_GROUP + in_group / CODES_PER_WORD;
+    let value = code(word_of(table, row, w), in_group % CODES_PER_WORD);
+    out[at.row * args.width + at.column] = value * scale_of(table, row, w);
 }

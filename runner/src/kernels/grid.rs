@@ -32,6 +32,7 @@ mod tests {
 
     const LIMIT: u32 = 65_535;
 
+    /// Row 16 of the behaviours, with its other half below.
     #[test]
     fn every_unit_is_visited_once() {
         for groups in [1, 2, 65_534, 65_535, 65_536, 65_537, 70_000, 131_071, 10_000_000] {

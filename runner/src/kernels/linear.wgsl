@@ -18,6 +18,10 @@ struct Args {
 // [T, out_width]
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
 
+fn matrix() -> Matrix {
+    return Matrix(args.rows, args.columns);
+}
+
 fn x_at(i: u32) -> f32 {
     return x[i / 4u][i % 4u];
 }

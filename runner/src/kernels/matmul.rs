@@ -1,8 +1,10 @@
 //! A matrix times the rows of a slot: by vectors while there are few, by tiles when there are many.
 
+use packlight_formats::quant::Order;
+
 use super::{
-    Call, GROUPED, GROUPED_OVERRIDES, Kernel, KernelOp, PLAIN, PLAIN_OVERRIDES, PRELUDE, Read,
-    ReadWrite, Resource, Site, Work, overrides, rows_of,
+    Call, GROUPED, GROUPED_OVERRIDES, HALVES, Kernel, KernelOp, Need, PLAIN, PLAIN_OVERRIDES,
+    PRELUDE, Read, ReadWrite, Resource, Site, Work, overrides, rows_of,
 };
 use crate::gpu::{PlanError, Words};
 use crate::plan::{SlotId, WeightId};
@@ -11,23 +13,58 @@ use crate::plan::{SlotId, WeightId};
 const FEW: u32 = 4;
 
 const LINEAR: &str = include_str!("linear.wgsl");
+const DOT: &str = include_str!("dot.wgsl");
+const VECTOR: &str = include_str!("matvec.wgsl");
+const VECTOR_SUBGROUPS: &str = include_str!("matvec_subgroups.wgsl");
+const TILES: &str = include_str!("matmul.wgsl");
+const TILE_F32: &str = include_str!("tile_f32.wgsl");
+const TILE_F16: &str = include_str!("tile_f16.wgsl");
+const ENABLE_F16: &str = "enable f16;\n";
 const ARGS: &[&str] = &["rows_of", "columns", "first_row", "rows", "out_width", "has_bias"];
 
 pub(super) const MATVEC: Kernel = Kernel {
     name: "matvec",
     op: KernelOp::Matvec,
-    source: &[PRELUDE, GROUPED, LINEAR, include_str!("matvec.wgsl")],
-    overrides: &["BITS", "GROUP", "WHOLE", "LANES"],
+    needs: &[],
+    entry: "matvec",
+    source: &[PRELUDE, HALVES, GROUPED, LINEAR, DOT, VECTOR],
+    overrides: &["BITS", "GROUP", "ZERO", "HIGH_FIRST", "TRANSPOSED", "SCALES", "WHOLE", "LANES"],
     args: ARGS,
     buffers: &[Read, Read, Read, Read, ReadWrite],
     workgroup_bytes: 1024,
     invocations: 256,
 };
 
+pub(super) const MATVEC_PLAIN: Kernel = Kernel {
+    name: "matvec plain",
+    op: KernelOp::MatvecPlain,
+    source: &[PRELUDE, HALVES, PLAIN, LINEAR, DOT, VECTOR],
+    overrides: &["BFLOAT16", "ODD", "LANES"],
+    ..MATVEC
+};
+
+pub(super) const MATVEC_SUBGROUPS: Kernel = Kernel {
+    name: "matvec subgroups",
+    needs: &[Need::Subgroups],
+    source: &[PRELUDE, HALVES, GROUPED, LINEAR, DOT, VECTOR_SUBGROUPS],
+    workgroup_bytes: 0,
+    ..MATVEC
+};
+
+pub(super) const MATVEC_PLAIN_SUBGROUPS: Kernel = Kernel {
+    name: "matvec plain subgroups",
+    needs: &[Need::Subgroups],
+    source: &[PRELUDE, HALVES, PLAIN, LINEAR, DOT, VECTOR_SUBGROUPS],
+    workgroup_bytes: 0,
+    ..MATVEC_PLAIN
+};
+
 pub(super) const MATMUL: Kernel = Kernel {
     name: "matmul",
     op: KernelOp::Matmul,
-    source: &[PRELUDE, GROUPED, LINEAR, include_str!("matmul.wgsl")],
+    needs: &[],
+    entry: "matmul",
+    source: &[PRELUDE, HALVES, GROUPED, LINEAR, TILES, TILE_F32],
     overrides: GROUPED_OVERRIDES,
     args: ARGS,
     buffers: &[Read, Read, Read, Read, ReadWrite],
@@ -35,16 +72,19 @@ pub(super) const MATMUL: Kernel = Kernel {
     invocations: 256,
 };
 
-pub(super) const MATVEC_PLAIN: Kernel = Kernel {
-    op: KernelOp::MatvecPlain,
-    source: &[PRELUDE, PLAIN, LINEAR, include_str!("matvec.wgsl")],
-    overrides: &["BFLOAT16", "LANES"],
-    ..MATVEC
+/// Tiles in f16, for quantised weights only: their scales say how large a row's values can be.
+pub(super) const MATMUL_F16: Kernel = Kernel {
+    name: "matmul f16",
+    needs: &[Need::F16],
+    source: &[ENABLE_F16, PRELUDE, HALVES, GROUPED, LINEAR, TILES, TILE_F16],
+    workgroup_bytes: 20 * (9 + 33) * 8 + (256 + 32 + 128) * 4,
+    ..MATMUL
 };
 
 pub(super) const MATMUL_PLAIN: Kernel = Kernel {
+    name: "matmul plain",
     op: KernelOp::MatmulPlain,
-    source: &[PRELUDE, PLAIN, LINEAR, include_str!("matmul.wgsl")],
+    source: &[PRELUDE, HALVES, PLAIN, LINEAR, TILES, TILE_F32],
     overrides: PLAIN_OVERRIDES,
     ..MATMUL
 };
@@ -64,15 +104,14 @@ pub(super) fn calls(
         None => Resource::Nothing,
     };
     let overrides = overrides(words, columns);
-    let (matvec_op, matmul_op, words_per_row) = match words {
-        Words::Grouped(layout) => {
-            (KernelOp::Matvec, KernelOp::Matmul, layout.words_per_row(columns.into()))
-        }
-        Words::Float16 | Words::Bfloat16 => {
-            (KernelOp::MatvecPlain, KernelOp::MatmulPlain, u64::from(columns / 2))
-        }
+    let (matvec, matmul) = match words {
+        Words::Grouped { .. } => (KernelOp::Matvec, KernelOp::Matmul),
+        Words::Plain { .. } => (KernelOp::MatvecPlain, KernelOp::MatmulPlain),
     };
-    let lanes = lanes(words_per_row);
+    let lanes = lanes(words, columns);
+    let vector_rows = site.threads(matvec)? / lanes;
+    // TOKENS and ROWS of matmul.wgsl.
+    let (tile, tile_rows) = (32, site.threads(matmul)? / 2);
     let mut calls = Vec::with_capacity(2 * pieces.len());
     for &piece in pieces {
         let has_bias = u32::from(bias.is_some());
@@ -85,22 +124,27 @@ pub(super) fn calls(
             Resource::Slot(out),
         ];
         let few =
-            Work { rows, tile: 1, groups: piece.rows.div_ceil(256 / lanes), applies: 1..=FEW };
-        let matvec = site.call(matvec_op, &args, &buffers, few)?;
+            Work { rows, tile: 1, groups: piece.rows.div_ceil(vector_rows), applies: 1..=FEW };
+        let vector = site.call(matvec, &args, &buffers, few)?;
         let with_lanes = overrides.iter().copied().chain([lanes]).collect();
-        calls.push(Call { overrides: with_lanes, ..matvec });
+        calls.push(Call { overrides: with_lanes, ..vector });
 
-        // TOKENS and ROWS of matmul.wgsl.
-        let (tile, groups) = (32, piece.rows.div_ceil(128));
+        let groups = piece.rows.div_ceil(tile_rows);
         let many = Work { rows, tile, groups, applies: FEW + 1..=u32::MAX };
-        let matmul = site.call(matmul_op, &args, &buffers, many)?;
-        calls.push(Call { overrides: overrides.clone(), ..matmul });
+        let tiles = site.call(matmul, &args, &buffers, many)?;
+        calls.push(Call { overrides: overrides.clone(), ..tiles });
     }
     Ok(calls)
 }
 
-/// Threads for a row of so many words: enough to read it side by side, few enough that each has work.
-fn lanes(words: u64) -> u32 {
+/// Threads for a row: enough to read its words side by side, few enough that each has work. Where the words of many rows
+/// lie side by side, many rows are read at once.
+fn lanes(words: Words, columns: u32) -> u32 {
+    let words = match words {
+        Words::Grouped { order: Order::Kn, .. } => return 8,
+        Words::Grouped { layout, .. } => layout.words_per_row(columns.into()),
+        Words::Plain { .. } => u64::from(columns.div_ceil(2)),
+    };
     match words {
         ..64 => 8,
         64..128 => 16,

@@ -1,22 +1,24 @@
-// Many tokens: tiles of 32 tokens by 128 rows, a few words of every row at a time, decoded once into workgroup memory.
-// Each of the 8 x 32 threads sums 4 tokens by 4 rows in registers.
+// Many tokens: tiles of 32 tokens by 128 rows (fewer with fewer threads), a few words of every row at a time, decoded
+// once into workgroup memory. Each of the 8 x 32 threads sums 4 tokens by 4 rows in registers. What the tiles hold is
+// for tile_f32.wgsl or tile_f16.wgsl to say; sums are f32.
 
 const TOKENS: u32 = 32u;
-const ROWS: u32 = 128u;
+override ROWS: u32 = THREADS / 2u;
 // Columns of a tile at most: two words of 3-bit codes.
 const DEPTH: u32 = 20u;
 // Tiles are stored in fours of tokens or rows. One more than their width, so that threads which write one column of a
 // tile hit different banks.
 const X_PITCH: u32 = TOKENS / 4u + 1u;
-const W_PITCH: u32 = ROWS / 4u + 1u;
+override W_PITCH: u32 = ROWS / 4u + 1u;
+override W_TILE: u32 = DEPTH * W_PITCH;
 
 override STEP_WORDS: u32 = DEPTH / CODES_PER_WORD;
 override STEP_COLUMNS: u32 = STEP_WORDS * CODES_PER_WORD;
 
 // [DEPTH, TOKENS], padded
-var<workgroup> x_tile: array<vec4<f32>, DEPTH * X_PITCH>;
+var<workgroup> x_tile: array<Tile4, DEPTH * X_PITCH>;
 // [DEPTH, ROWS], padded
-var<workgroup> w_tile: array<vec4<f32>, DEPTH * W_PITCH>;
+var<workgroup> w_tile: array<Tile4, W_TILE>;
 
 // x of a token, or zero where there is none: beyond the row's end that takes out whatever padded codes decode to.
 fn x_or_zero(t: u32, tokens: u32, column: u32, used: bool) -> f32 {
@@ -27,8 +29,8 @@ fn x_or_zero(t: u32, tokens: u32, column: u32, used: bool) -> f32 {
 }
 
 fn load_x(first_token: u32, tokens: u32, first_word: u32, lane: u32) {
-    let words = words_per_row(args.columns);
-    for (var i = lane; i < TOKENS / 4u * STEP_COLUMNS; i += 256u) {
+    let words = words_per_row(matrix());
+    for (var i = lane; i < TOKENS / 4u * STEP_COLUMNS; i += THREADS) {
         let column = i % STEP_COLUMNS;
         let four = i / STEP_COLUMNS;
         let t = first_token + 4u * four;
@@ -36,12 +38,13 @@ fn load_x(first_token: u32, tokens: u32, first_word: u32, lane: u32) {
         let in_word = column % CODES_PER_WORD;
         let at = span(w, args.columns);
         let used = w < words && in_word < at.count;
-        x_tile[column * X_PITCH + four] = vec4<f32>(
+        let x_of_four = vec4<f32>(
             x_or_zero(t, tokens, at.start + in_word, used),
             x_or_zero(t + 1u, tokens, at.start + in_word, used),
             x_or_zero(t + 2u, tokens, at.start + in_word, used),
             x_or_zero(t + 3u, tokens, at.start + in_word, used),
         );
+        x_tile[column * X_PITCH + four] = x_to_tile(four, x_of_four);
     }
 }
 
@@ -51,15 +54,14 @@ struct Loaded {
 }
 
 fn load_word(row: u32, w: u32) -> Loaded {
-    if row < args.rows && w < words_per_row(args.columns) {
-        let first_scale = row * groups_per_row(args.columns);
-        return Loaded(codes[row * words_per_row(args.columns) + w], scale(first_scale + w / WORDS_PER_GROUP));
+    if row < args.rows && w < words_per_row(matrix()) {
+        return Loaded(word_of(matrix(), row, w), scale_of(matrix(), row, w));
     }
     return Loaded(0u, 0.0);
 }
 
 fn load_w(first_row: u32, first_word: u32, lane: u32) {
-    for (var i = lane; i < ROWS / 4u * STEP_WORDS; i += 256u) {
+    for (var i = lane; i < ROWS / 4u * STEP_WORDS; i += THREADS) {
         let four = i / STEP_WORDS;
         let slot = i % STEP_WORDS;
         let row = first_row + 4u * four;
@@ -72,7 +74,8 @@ fn load_w(first_row: u32, first_word: u32, lane: u32) {
         let scales_of_four = vec4<f32>(p.scale, q.scale, r.scale, s.scale);
         for (var c = 0u; c < CODES_PER_WORD; c++) {
             let codes_of_four = vec4<f32>(code(p.word, c), code(q.word, c), code(r.word, c), code(s.word, c));
-            w_tile[(slot * CODES_PER_WORD + c) * W_PITCH + four] = codes_of_four * scales_of_four;
+            let w_of_four = codes_of_four * scales_of_four;
+            w_tile[(slot * CODES_PER_WORD + c) * W_PITCH + four] = w_to_tile(four, w_of_four);
         }
     }
 }
@@ -89,7 +92,7 @@ fn put4(t: u32, tokens: u32, first_row: u32, sums: vec4<f32>) {
     }
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn matmul(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -105,9 +108,10 @@ fn matmul(
         return;
     }
     // This thread's four rows and four tokens.
-    let row_four = lane % 32u;
-    let token_four = lane / 32u;
-    let words = words_per_row(args.columns);
+    let row_four = lane % (ROWS / 4u);
+    let token_four = lane / (ROWS / 4u);
+    let words = words_per_row(matrix());
+    prepare(first_token, tokens, first_row, lane);
     var a = vec4<f32>();
     var b = vec4<f32>();
     var c = vec4<f32>();
@@ -117,8 +121,8 @@ fn matmul(
         load_w(first_row, w, lane);
         workgroupBarrier();
         for (var k = 0u; k < STEP_COLUMNS; k++) {
-            let weights = w_tile[k * W_PITCH + row_four];
-            let inputs = x_tile[k * X_PITCH + token_four];
+            let weights = vec4<f32>(w_tile[k * W_PITCH + row_four]);
+            let inputs = vec4<f32>(x_tile[k * X_PITCH + token_four]);
             a += inputs.x * weights;
             b += inputs.y * weights;
             c += inputs.z * weights;
@@ -126,10 +130,11 @@ fn matmul(
         }
         workgroupBarrier();
     }
-    let t = first_token + 4u * token_four;
+    let token = 4u * token_four;
+    let t = first_token + token;
     let row = first_row + 4u * row_four;
-    put4(t, tokens, row, a);
-    put4(t + 1u, tokens, row, b);
-    put4(t + 2u, tokens, row, c);
-    put4(t + 3u, tokens, row, d);
+    put4(t, tokens, row, from_tiles(token, row_four, a));
+    put4(t + 1u, tokens, row, from_tiles(token + 1u, row_four, b));
+    put4(t + 2u, tokens, row, from_tiles(token + 2u, row_four, c));
+    put4(t + 3u, tokens, row, from_tiles(token + 3u, row_four, d));
 }

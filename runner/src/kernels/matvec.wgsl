@@ -1,32 +1,14 @@
-// Few tokens: the weight is read once a token, word by word. A workgroup has 256 / LANES rows with LANES threads each;
-// neighbouring threads read neighbouring words.
+// Few tokens: the weight is read once a token, word by word. A workgroup has THREADS / LANES rows with LANES threads
+// each; neighbouring threads read neighbouring words, which are of one row, or of many where they lie transposed.
 
 // A power of two.
 override LANES: u32;
-override ROWS: u32 = 256u / LANES;
+override ROWS: u32 = THREADS / LANES;
 
-var<workgroup> partial: array<f32, 256>;
+// [ROWS, LANES]
+var<workgroup> partial: array<f32, THREADS>;
 
-// The share of word `w` of a row, whose first scale is `first_scale`, with the token whose x starts at `x_start`.
-fn share(word: u32, w: u32, first_scale: u32, x_start: u32) -> f32 {
-    let at = span(w, args.columns);
-    let start = x_start + at.start;
-    var sum = 0.0;
-    if WHOLE && CODES_PER_WORD % 4u == 0u {
-        // Rows of x start at a multiple of four, and the bound is known to the compiler.
-        for (var i = 0u; i < CODES_PER_WORD; i += 4u) {
-            let four = vec4<f32>(code(word, i), code(word, i + 1u), code(word, i + 2u), code(word, i + 3u));
-            sum += dot(four, x[(start + i) / 4u]);
-        }
-    } else {
-        for (var i = 0u; i < at.count; i++) {
-            sum += code(word, i) * x_at(start + i);
-        }
-    }
-    return sum * scale(first_scale + w / WORDS_PER_GROUP);
-}
-
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn matvec(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -38,30 +20,14 @@ fn matvec(
     if t >= live_rows(args.rows_of) {
         return;
     }
-    let row = (block % blocks) * ROWS + lane / LANES;
-    let words = words_per_row(args.columns);
-    let x_start = t * args.columns;
+    let first_row = (block % blocks) * ROWS;
+    let r = select(lane / LANES, lane % ROWS, TRANSPOSED);
+    let part = select(lane % LANES, lane / ROWS, TRANSPOSED);
     var sum = 0.0;
-    if row < args.rows {
-        let first = row * words;
-        let first_scale = row * groups_per_row(args.columns);
-        var w = lane % LANES;
-        for (; w + 3u * LANES < words; w += 4u * LANES) {
-            // Four loads in flight before the first is used.
-            let a = codes[first + w];
-            let b = codes[first + w + LANES];
-            let c = codes[first + w + 2u * LANES];
-            let d = codes[first + w + 3u * LANES];
-            sum += share(a, w, first_scale, x_start);
-            sum += share(b, w + LANES, first_scale, x_start);
-            sum += share(c, w + 2u * LANES, first_scale, x_start);
-            sum += share(d, w + 3u * LANES, first_scale, x_start);
-        }
-        for (; w < words; w += LANES) {
-            sum += share(codes[first + w], w, first_scale, x_start);
-        }
+    if first_row + r < args.rows {
+        sum = shares(first_row + r, t * args.columns, part, LANES);
     }
-    partial[lane] = sum;
+    partial[r * LANES + part] = sum;
     workgroupBarrier();
     for (var half = LANES / 2u; half > 0u; half /= 2u) {
         if lane % LANES < half {
@@ -69,6 +35,7 @@ fn matvec(
         }
         workgroupBarrier();
     }
+    let row = first_row + lane / LANES;
     if lane % LANES == 0u && row < args.rows {
         put(t, row, partial[lane]);
     }

@@ -5,6 +5,7 @@
 
 mod argmax;
 mod attend;
+mod choice;
 mod conv;
 mod elementwise;
 mod experts;
@@ -19,21 +20,29 @@ mod tests;
 
 use std::ops::RangeInclusive;
 
+pub use choice::{Choice, Need, Refusal, choices, choose};
 pub use grid::{GridError, fold};
 
+use packlight_formats::quant::Order;
+
 use crate::executor::Live;
-use crate::gpu::{Caps, Piece, Placed, Placement, PlanError, Words};
+use crate::gpu::{Caps, Piece, Placed, Placement, PlanError, Scales, Words};
 use crate::plan::{CacheId, HistoryId, Op, Plan, RopeIndex, Rows, SlotId, WeightId};
 
-/// Every kernel. Where an operation has several, the first that works within a device's limits is taken, so the best
-/// come first.
+/// Every kernel. Where an operation has several, the first that a device can and may use is taken, so the best come
+/// first.
 pub const KERNELS: &[Kernel] = &[
     gather::GATHER,
     gather::GATHER_PLAIN,
+    norm::RMS_NORM_SUBGROUPS,
     norm::RMS_NORM,
+    norm::HEAD_NORM_SUBGROUPS,
     norm::HEAD_NORM,
+    matmul::MATVEC_SUBGROUPS,
     matmul::MATVEC,
+    matmul::MATMUL_F16,
     matmul::MATMUL,
+    matmul::MATVEC_PLAIN_SUBGROUPS,
     matmul::MATVEC_PLAIN,
     matmul::MATMUL_PLAIN,
     rope::ROPE,
@@ -54,31 +63,36 @@ pub const KERNELS: &[Kernel] = &[
 ];
 
 const PRELUDE: &str = include_str!("prelude.wgsl");
+const HALVES: &str = include_str!("halves.wgsl");
 const GROUPED: &str = include_str!("grouped.wgsl");
 /// The override constants of grouped.wgsl.
-const GROUPED_OVERRIDES: &[&str] = &["BITS", "GROUP", "WHOLE"];
+const GROUPED_OVERRIDES: &[&str] =
+    &["BITS", "GROUP", "ZERO", "HIGH_FIRST", "TRANSPOSED", "SCALES", "WHOLE"];
 const PLAIN: &str = include_str!("plain.wgsl");
 /// The override constants of plain.wgsl.
-const PLAIN_OVERRIDES: &[&str] = &["BFLOAT16"];
+const PLAIN_OVERRIDES: &[&str] = &["BFLOAT16", "ODD"];
 
 /// One row of the table of kernels.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// Also the entry point.
+    /// No two are called the same.
     pub name: &'static str,
     /// What it computes.
     pub op: KernelOp,
+    /// What it needs besides the limits below.
+    pub needs: &'static [Need],
+    pub entry: &'static str,
     /// WGSL, to be concatenated.
     pub source: &'static [&'static str],
-    /// Override constants that a call must set.
+    /// Override constants that a call must set, besides THREADS of prelude.wgsl.
     pub overrides: &'static [&'static str],
     /// Fields of the uniform `args`, four bytes each, in order.
     pub args: &'static [&'static str],
     /// Storage buffers, from binding 2 on.
     pub buffers: &'static [Access],
-    /// Bytes of `var<workgroup>`.
+    /// Bytes of `var<workgroup>`, with that many threads.
     pub workgroup_bytes: u32,
-    /// Threads of a workgroup.
+    /// Threads of a workgroup where the device allows so many ([`Kernel::threads`]).
     pub invocations: u32,
 }
 
@@ -120,12 +134,10 @@ pub enum Access {
 
 use Access::{Read, ReadWrite};
 
-impl Kernel {
-    /// Whether a device with these limits can run it.
-    pub fn fits(&self, caps: &Caps) -> bool {
-        self.workgroup_bytes <= caps.workgroup_bytes
-            && self.invocations <= caps.invocations
-            && self.buffers.len() <= caps.storage_buffers as usize
+impl KernelOp {
+    /// That of the kernel which needs nothing, the last of its kind.
+    pub fn name(self) -> &'static str {
+        KERNELS.iter().rfind(|kernel| kernel.op == self).map_or("unknown", |kernel| kernel.name)
     }
 }
 
@@ -135,6 +147,8 @@ pub struct Call {
     /// Where in the model it belongs.
     pub place: String,
     pub kernel: &'static Kernel,
+    /// Threads of a workgroup.
+    pub threads: u32,
     /// In the order of [`Kernel::overrides`].
     pub overrides: Vec<u32>,
     /// In the order of [`Kernel::args`]; floats as their bits.
@@ -180,11 +194,6 @@ pub struct Work {
 impl Work {
     fn per_row(rows: Rows, groups: u32) -> Self {
         Self { rows, tile: 1, groups, applies: 1..=u32::MAX }
-    }
-
-    /// One thread a column, as `cell` in prelude.wgsl unfolds it.
-    fn per_column(rows: Rows, width: u32) -> Self {
-        Self::per_row(rows, width.div_ceil(256))
     }
 
     /// The workgroups of a call with these lengths; `None` where it has nothing to do.
@@ -256,10 +265,21 @@ struct Site<'a> {
 
 impl<'a> Site<'a> {
     fn kernel(self, op: KernelOp) -> Result<&'static Kernel, PlanError> {
-        let mut candidates = KERNELS.iter().filter(|kernel| kernel.op == op);
-        candidates
-            .find(|kernel| kernel.fits(self.caps))
-            .ok_or(PlanError::NoKernel { op: kernel_name(op) })
+        let Choice { chosen, refused, .. } = choose(op, self.caps);
+        chosen.ok_or_else(|| {
+            let why = refused.last().map(|(_, refusal)| refusal.to_string()).unwrap_or_default();
+            PlanError::NoKernel { op: op.name(), why }
+        })
+    }
+
+    /// Threads of the workgroups that an operation gets.
+    fn threads(self, op: KernelOp) -> Result<u32, PlanError> {
+        Ok(self.kernel(op)?.threads(self.caps))
+    }
+
+    /// One thread a column, as `cell` in prelude.wgsl unfolds it.
+    fn per_column(self, rows: Rows, width: u32) -> Work {
+        Work::per_row(rows, width.div_ceil(elementwise::COPY.threads(self.caps)))
     }
 
     /// A call without override constants.
@@ -270,9 +290,11 @@ impl<'a> Site<'a> {
         buffers: &[Resource],
         work: Work,
     ) -> Result<Call, PlanError> {
+        let kernel = self.kernel(op)?;
         Ok(Call {
             place: self.place.into(),
-            kernel: self.kernel(op)?,
+            kernel,
+            threads: kernel.threads(self.caps),
             overrides: Vec::new(),
             args: args.to_vec(),
             buffers: buffers.to_vec(),
@@ -312,10 +334,6 @@ impl<'a> Site<'a> {
     }
 }
 
-fn kernel_name(op: KernelOp) -> &'static str {
-    KERNELS.iter().find(|kernel| kernel.op == op).map_or("unknown", |kernel| kernel.name)
-}
-
 /// What `live_rows` in prelude.wgsl takes.
 fn rows_of(rows: Rows) -> u32 {
     match rows {
@@ -328,12 +346,20 @@ fn rows_of(rows: Rows) -> u32 {
 /// The values of [`GROUPED_OVERRIDES`] or [`PLAIN_OVERRIDES`] for rows of so many columns.
 fn overrides(words: Words, columns: u32) -> Vec<u32> {
     match words {
-        Words::Grouped(layout) => {
+        Words::Grouped { layout, order, scales } => {
             let whole = columns.is_multiple_of(layout.group)
                 && layout.group.is_multiple_of(layout.codes_per_word());
-            vec![layout.bits, layout.group, u32::from(whole)]
+            // The numbers of grouped.wgsl.
+            let scales = match scales {
+                Scales::Float16 => 0,
+                Scales::Bfloat16 => 1,
+                Scales::Float32 => 2,
+            };
+            let (high_first, transposed) = (layout.high_first(), order == Order::Kn);
+            let [high_first, transposed, whole] = [high_first, transposed, whole].map(u32::from);
+            let zero = layout.zero_code();
+            vec![layout.bits, layout.group, zero, high_first, transposed, scales, whole]
         }
-        Words::Float16 => vec![0],
-        Words::Bfloat16 => vec![1],
+        Words::Plain { bfloat16 } => vec![u32::from(bfloat16), columns % 2],
     }
 }

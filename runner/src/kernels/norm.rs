@@ -1,16 +1,24 @@
 //! RMS norms: of whole rows into another slot, and of every head in place.
 
-use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, Work, rows_of};
+use super::{
+    Call, Kernel, KernelOp, Need, PRELUDE, Read, ReadWrite, Resource, Site, Work, rows_of,
+};
 use crate::gpu::PlanError;
 use crate::plan::{Heads, SlotId, WeightId};
 
 const NORM: &str = include_str!("norm.wgsl");
+const SUM_WORKGROUP: &str = include_str!("sum_workgroup.wgsl");
+const SUM_SUBGROUPS: &str = include_str!("sum_subgroups.wgsl");
+const ROWS: &str = include_str!("rms_norm.wgsl");
+const HEADS: &str = include_str!("head_norm.wgsl");
 const ARGS: &[&str] = &["rows_of", "heads", "width", "offset", "stride", "eps", "has_weight"];
 
 pub(super) const RMS_NORM: Kernel = Kernel {
     name: "rms_norm",
     op: KernelOp::RmsNorm,
-    source: &[PRELUDE, NORM, include_str!("rms_norm.wgsl")],
+    needs: &[],
+    entry: "rms_norm",
+    source: &[PRELUDE, SUM_WORKGROUP, NORM, ROWS],
     overrides: &[],
     args: ARGS,
     buffers: &[Read, Read, ReadWrite],
@@ -21,12 +29,28 @@ pub(super) const RMS_NORM: Kernel = Kernel {
 pub(super) const HEAD_NORM: Kernel = Kernel {
     name: "head_norm",
     op: KernelOp::HeadNorm,
-    source: &[PRELUDE, NORM, include_str!("head_norm.wgsl")],
+    needs: &[],
+    entry: "head_norm",
+    source: &[PRELUDE, SUM_WORKGROUP, NORM, HEADS],
     overrides: &[],
     args: ARGS,
     buffers: &[Read, ReadWrite],
     workgroup_bytes: 1024,
     invocations: 256,
+};
+
+pub(super) const RMS_NORM_SUBGROUPS: Kernel = Kernel {
+    name: "rms_norm subgroups",
+    needs: &[Need::Subgroups],
+    source: &[PRELUDE, SUM_SUBGROUPS, NORM, ROWS],
+    ..RMS_NORM
+};
+
+pub(super) const HEAD_NORM_SUBGROUPS: Kernel = Kernel {
+    name: "head_norm subgroups",
+    needs: &[Need::Subgroups],
+    source: &[PRELUDE, SUM_SUBGROUPS, NORM, HEADS],
+    ..HEAD_NORM
 };
 
 pub(super) fn rms_norm(

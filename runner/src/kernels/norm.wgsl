@@ -1,4 +1,5 @@
-// RMS norm of runs of `width` values. A kernel adds `load` and `store`, which know where the runs live.
+// RMS norm of runs of `width` values. A kernel adds `load` and `store`, which know where the runs live, and a way to
+// sum over its threads.
 
 struct Args {
     rows_of: u32,
@@ -14,30 +15,22 @@ struct Args {
 // [width], or anything where has_weight is 0
 @group(0) @binding(2) var<storage, read> weight: array<f32>;
 
-var<workgroup> partial: array<f32, 256>;
-
 // One workgroup a run: head `unit % heads` of row `unit / heads`.
-fn normalise(unit: u32, lane: u32) {
+fn normalise(thread: Thread) {
+    let unit = unit(thread.group, thread.groups);
+    let lane = thread.lane;
     let row = unit / args.heads;
     if row >= live_rows(args.rows_of) {
         return;
     }
     let start = row * args.stride + args.offset + (unit % args.heads) * args.width;
     var sum = 0.0;
-    for (var i = lane; i < args.width; i += 256u) {
+    for (var i = lane; i < args.width; i += THREADS) {
         let x = load(start + i);
         sum += x * x;
     }
-    partial[lane] = sum;
-    workgroupBarrier();
-    for (var half = 128u; half > 0u; half /= 2u) {
-        if lane < half {
-            partial[lane] += partial[lane + half];
-        }
-        workgroupBarrier();
-    }
-    let factor = 1.0 / sqrt(partial[0] / f32(args.width) + args.eps);
-    for (var i = lane; i < args.width; i += 256u) {
+    let factor = 1.0 / sqrt(sum_of_all(thread, sum) / f32(args.width) + args.eps);
+    for (var i = lane; i < args.width; i += THREADS) {
         var y = load(start + i) * factor;
         if args.has_weight == 1u {
             y *= weight[i];

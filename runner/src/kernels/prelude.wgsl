@@ -9,6 +9,9 @@ struct Live {
 
 @group(0) @binding(0) var<uniform> live: Live;
 
+// Threads of a workgroup: what the kernel wants, or less where the device allows less. A power of two, at least 64.
+override THREADS: u32;
+
 // The rows in use of a slot whose rows are tokens (`rows_of` = 0), outputs (1) or so many for each token (from 2 on).
 fn live_rows(rows_of: u32) -> u32 {
     if rows_of == 1u {
@@ -27,10 +30,10 @@ struct Cell {
     column: u32,
 }
 
-// Elementwise kernels: every row is cut into units of 256 columns, one column a thread.
+// Elementwise kernels: every row is cut into units of THREADS columns, one a thread.
 fn cell(unit: u32, lane: u32, width: u32) -> Cell {
-    let units_per_row = (width + 255u) / 256u;
-    return Cell(unit / units_per_row, (unit % units_per_row) * 256u + lane);
+    let units_per_row = (width + THREADS - 1u) / THREADS;
+    return Cell(unit / units_per_row, (unit % units_per_row) * THREADS + lane);
 }
 
 // cap * tanh(x / cap). Beyond 15 the hyperbolic tangent is 1 in f32, and exp would overflow in some tanh long after.

@@ -13,11 +13,7 @@ fn store(i: u32, value: f32) {
     out[i] = value;
 }
 
-@compute @workgroup_size(256)
-fn rms_norm(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    normalise(unit(group, groups), lane);
+@compute @workgroup_size(THREADS)
+fn rms_norm(thread: Thread) {
+    normalise(thread);
 }

@@ -5,13 +5,15 @@
 
 use packlight_formats::rope::{Pairing, Rope};
 
-use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, Work};
+use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site};
 use crate::gpu::PlanError;
 use crate::plan::{Heads, RopeIndex, Rows};
 
 pub(super) const ROPE: Kernel = Kernel {
     name: "rope",
     op: KernelOp::Rope,
+    needs: &[],
+    entry: "rope",
     source: &[PRELUDE, include_str!("rope.wgsl")],
     overrides: &[],
     args: &["heads", "head_dim", "offset", "stride", "pairs", "step", "gap"],
@@ -30,6 +32,6 @@ pub(super) fn call(site: Site<'_>, x: Heads, rope: RopeIndex) -> Result<Call, Pl
     };
     let args = [heads, head_dim, offset, site.width(slot), pairs, step, gap];
     let buffers = [Resource::Turns(rope), Resource::Slot(slot)];
-    let work = Work::per_column(Rows::Tokens, heads * pairs);
+    let work = site.per_column(Rows::Tokens, heads * pairs);
     site.call(KernelOp::Rope, &args, &buffers, work)
 }

@@ -17,7 +17,7 @@ struct Args {
 // [T, stride], of which `heads` runs of `head_dim` from column `offset` on are changed.
 @group(0) @binding(3) var<storage, read_write> x: array<f32>;
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn rope(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,

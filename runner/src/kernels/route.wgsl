@@ -16,15 +16,15 @@ struct Args {
 @group(0) @binding(4) var<storage, read_write> shares: array<f32>;
 
 const NONE: u32 = 0xffffffffu;
-var<workgroup> best_values: array<f32, 128>;
-var<workgroup> best_indices: array<u32, 128>;
+var<workgroup> best_values: array<f32, THREADS>;
+var<workgroup> best_indices: array<u32, THREADS>;
 
 // Whether a comes before b: the larger, of equals the first.
 fn before(a: f32, a_index: u32, b: f32, b_index: u32) -> bool {
     return a_index != NONE && (b_index == NONE || a > b || (a == b && a_index < b_index));
 }
 
-@compute @workgroup_size(128)
+@compute @workgroup_size(THREADS)
 fn route(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -44,7 +44,7 @@ fn route(
         // The next in order after the last one that was chosen.
         var value = 0.0;
         var index = NONE;
-        for (var i = lane; i < args.count; i += 128u) {
+        for (var i = lane; i < args.count; i += THREADS) {
             let candidate = logits[row + i];
             let left = last_index == NONE || before(last, last_index, candidate, i);
             if left && before(candidate, i, value, index) {
@@ -55,7 +55,7 @@ fn route(
         best_values[lane] = value;
         best_indices[lane] = index;
         workgroupBarrier();
-        for (var half = 64u; half > 0u; half /= 2u) {
+        for (var half = THREADS / 2u; half > 0u; half /= 2u) {
             if lane < half {
                 let other = best_values[lane + half];
                 let other_index = best_indices[lane + half];
@@ -81,12 +81,12 @@ fn route(
     }
     // The sum over all, of which each lane has some.
     var sum = 0.0;
-    for (var i = lane; i < args.count; i += 128u) {
+    for (var i = lane; i < args.count; i += THREADS) {
         sum += exp(logits[row + i] - largest);
     }
     best_values[lane] = sum;
     workgroupBarrier();
-    for (var half = 64u; half > 0u; half /= 2u) {
+    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
         if lane < half {
             best_values[lane] += best_values[lane + half];
         }

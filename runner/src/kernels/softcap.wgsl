@@ -10,7 +10,7 @@ struct Args {
 // [T, width]
 @group(0) @binding(2) var<storage, read_write> x: array<f32>;
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn softcap(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,

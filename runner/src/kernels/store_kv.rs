@@ -1,12 +1,14 @@
 //! Keys and values go to their positions in the cache.
 
-use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, Work};
+use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site};
 use crate::gpu::PlanError;
 use crate::plan::{CacheId, Heads, Rows};
 
 pub(super) const STORE_KV: Kernel = Kernel {
     name: "store_kv",
     op: KernelOp::StoreKv,
+    needs: &[],
+    entry: "store_kv",
     source: &[PRELUDE, include_str!("store_kv.wgsl")],
     overrides: &[],
     args: &["width", "k_offset", "k_stride", "v_offset", "v_stride"],
@@ -24,5 +26,5 @@ pub(super) fn call(site: Site<'_>, k: Heads, v: Heads, cache: CacheId) -> Result
         Resource::Keys(cache),
         Resource::Values(cache),
     ];
-    site.call(KernelOp::StoreKv, &args, &buffers, Work::per_column(Rows::Tokens, width))
+    site.call(KernelOp::StoreKv, &args, &buffers, site.per_column(Rows::Tokens, width))
 }

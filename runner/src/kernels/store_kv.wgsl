@@ -18,7 +18,7 @@ struct Args {
 // [positions, width]
 @group(0) @binding(5) var<storage, read_write> values: array<f32>;
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn store_kv(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,

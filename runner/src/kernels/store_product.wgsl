@@ -16,7 +16,7 @@ struct Args {
 // [positions, width]: position p is in row p % positions.
 @group(0) @binding(4) var<storage, read_write> history: array<f32>;
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn store_product(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,

@@ -1,7 +1,9 @@
 //! The table against the WGSL itself, without a GPU.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use naga::back::pipeline_constants::process_overrides;
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, StorageAccess, TypeInner};
 
 use super::*;
@@ -12,20 +14,77 @@ fn parse(kernel: &Kernel) -> Module {
         .unwrap_or_else(|error| panic!("{}", error.emit_to_string_with_path(&source, kernel.name)))
 }
 
+fn validated(kernel: &Kernel, module: &Module) -> ModuleInfo {
+    // naga's name for `unpack2x16float`, which WGSL has everywhere.
+    let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    for need in kernel.needs {
+        capabilities |= match need {
+            Need::F16 => Capabilities::SHADER_FLOAT16,
+            Need::Subgroups => Capabilities::SUBGROUP,
+        };
+    }
+    let verdict = Validator::new(ValidationFlags::all(), capabilities).validate(module);
+    verdict.unwrap_or_else(|error| panic!("{}: {error:#?}", kernel.name))
+}
+
+/// The module of a pipeline: with values for its override constants.
+fn specialised(kernel: &Kernel, threads: u32) -> Module {
+    let module = parse(kernel);
+    let info = validated(kernel, &module);
+    let value = |name: &str| match name {
+        "BITS" => 4.0,
+        "GROUP" => 32.0,
+        "ZERO" => 7.0,
+        "LANES" => 8.0,
+        _ => 0.0,
+    };
+    let constants = kernel.overrides.iter().map(|name| ((*name).to_owned(), value(name)));
+    let constants = constants.chain([("THREADS".to_owned(), f64::from(threads))]).collect();
+    let entry = Some((naga::ShaderStage::Compute, kernel.entry));
+    process_overrides(&module, &info, entry, &constants)
+        .expect("constants are right")
+        .0
+        .into_owned()
+}
+
+/// Bytes of `var<workgroup>`.
+fn workgroup_bytes(module: &Module) -> u32 {
+    let mut layouter = naga::proc::Layouter::default();
+    layouter.update(module.to_ctx()).expect("sizes are known");
+    let variables = module.global_variables.iter().map(|(_, variable)| variable);
+    let workgroup = variables.filter(|variable| variable.space == AddressSpace::WorkGroup);
+    workgroup.map(|variable| layouter[variable.ty].size).sum()
+}
+
+/// Row 1 of the behaviours: what is not everywhere is in no kernel but those that say so.
 #[test]
-fn kernels_are_valid_wgsl_without_extensions() {
+fn kernels_use_what_they_say_they_need_and_nothing_else() {
     for kernel in KERNELS {
-        let module = parse(kernel);
-        let flags = naga::valid::ValidationFlags::all();
-        // naga's name for `unpack2x16float`, which WGSL has everywhere.
-        let capabilities = naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32;
-        let verdict = naga::valid::Validator::new(flags, capabilities).validate(&module);
-        assert!(verdict.is_ok(), "{}: {verdict:#?}", kernel.name);
+        validated(kernel, &parse(kernel));
         let source = kernel.source.concat();
-        for word in ["enable ", "subgroup", "f16>", "immediate"] {
-            assert!(!source.contains(word), "{} has `{word}`", kernel.name);
+        let has = |words: &[&str]| words.iter().any(|word| source.contains(word));
+        assert_eq!(has(&["subgroup"]), kernel.needs.contains(&Need::Subgroups), "{}", kernel.name);
+        assert_eq!(
+            has(&["f16>", "enable f16"]),
+            kernel.needs.contains(&Need::F16),
+            "{}",
+            kernel.name
+        );
+        assert!(!has(&["immediate", "enable subgroups"]), "{}", kernel.name);
+    }
+    assert!(KERNELS.iter().any(|kernel| kernel.needs.contains(&Need::Subgroups)));
+    for caps in [Caps::floor(), Caps::auto()] {
+        for choice in choices(&caps) {
+            let chosen = choice.chosen.expect("every operation has a kernel");
+            assert!(chosen.needs.is_empty(), "{} is chosen by default", chosen.name);
         }
     }
+}
+
+#[test]
+fn names_are_those_of_one_kernel() {
+    let names: BTreeSet<_> = KERNELS.iter().map(|kernel| kernel.name).collect();
+    assert_eq!(names.len(), KERNELS.len());
 }
 
 #[test]
@@ -61,35 +120,43 @@ fn the_table_says_what_the_source_binds() {
 
         let required = module.overrides.iter().filter(|(_, value)| value.init.is_none());
         let required: Vec<_> = required.filter_map(|(_, value)| value.name.as_deref()).collect();
-        assert_eq!(required, kernel.overrides, "overrides of {}", kernel.name);
+        // THREADS of the prelude is given to every kernel.
+        let expected: Vec<_> = ["THREADS"].iter().chain(kernel.overrides).copied().collect();
+        let (required, expected): (BTreeSet<_>, BTreeSet<_>) =
+            (required.into_iter().collect(), expected.into_iter().collect());
+        assert_eq!(required, expected, "overrides of {}", kernel.name);
     }
 }
 
+/// Row 11: what naga lays out is what the table says, and within WebGPU's floor. Row 23: fewer threads take no more.
 #[test]
 fn the_table_says_what_a_workgroup_takes() {
     for kernel in KERNELS {
-        let module = parse(kernel);
-        let mut layouter = naga::proc::Layouter::default();
-        layouter.update(module.to_ctx()).expect("sizes are known");
-        let workgroup = module
-            .global_variables
-            .iter()
-            .filter(|(_, variable)| variable.space == AddressSpace::WorkGroup);
-        let bytes: u32 = workgroup.map(|(_, variable)| layouter[variable.ty].size).sum();
-        assert_eq!(bytes, kernel.workgroup_bytes, "{}", kernel.name);
-
-        let [entry] = &module.entry_points[..] else { panic!("{}: one entry", kernel.name) };
-        assert_eq!(entry.name, kernel.name);
-        let size = entry.workgroup_size;
-        assert_eq!(size[0] * size[1] * size[2], kernel.invocations, "{}", kernel.name);
+        let most = kernel.threads(&Caps::auto());
+        assert_eq!(most, kernel.invocations, "{}: a power of two", kernel.name);
+        assert_eq!(most, kernel.threads(&Caps::floor()), "{}", kernel.name);
+        let mut threads = most;
+        while threads >= 64 {
+            let module = specialised(kernel, threads);
+            let bytes = workgroup_bytes(&module);
+            if threads == most {
+                assert_eq!(bytes, kernel.workgroup_bytes, "{}", kernel.name);
+            }
+            assert!(bytes <= kernel.workgroup_bytes, "{} with {threads}", kernel.name);
+            assert!(bytes <= Caps::floor().workgroup_bytes, "{}", kernel.name);
+            let [entry] = &module.entry_points[..] else { panic!("{}: one entry", kernel.name) };
+            assert_eq!(entry.name, kernel.entry);
+            assert_eq!(entry.workgroup_size, [threads, 1, 1], "{}", kernel.name);
+            threads /= 2;
+        }
     }
 }
 
 #[test]
 fn every_operation_has_a_kernel_that_needs_nothing() {
     for kernel in KERNELS {
-        let mut same = KERNELS.iter().filter(|other| other.op == kernel.op);
-        assert!(same.any(|other| other.fits(&Caps::floor())), "{:?}", kernel.op);
+        let last = KERNELS.iter().rfind(|other| other.op == kernel.op).expect("itself at least");
+        assert!(last.needs.is_empty() && last.fits(&Caps::floor()).is_ok(), "{:?}", kernel.op);
     }
 }
 
@@ -100,7 +167,7 @@ fn work_follows_the_live_rows() {
     assert_eq!(tiles.workgroups(live(4, 1)), None);
     assert_eq!(tiles.workgroups(live(5, 1)), Some(3));
     assert_eq!(tiles.workgroups(live(33, 1)), Some(6));
-    let last = Work::per_column(Rows::Outputs, 257);
+    let last = Work::per_row(Rows::Outputs, 2);
     assert_eq!(last.workgroups(live(7, 0)), None);
     assert_eq!(last.workgroups(live(7, 7)), Some(14));
 }

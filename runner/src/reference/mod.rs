@@ -81,6 +81,11 @@ impl Reference {
         Ok(self.weights.finish()?)
     }
 
+    /// Whether a session can go back to `past` and read on from there.
+    pub fn remembers(&self, past: u32) -> bool {
+        self.memory.check(past).is_ok()
+    }
+
     /// Turns positions from now on as a text of `length` tokens needs it; what is cached is void where that differs.
     pub fn set_length(&mut self, length: u32) {
         self.ropes = self.plan.ropes.iter().map(|rope| rope.inv_freq(length)).collect();

@@ -269,7 +269,7 @@ mod tests {
         assert!(pairs.all(|(a, b)| (a - b).abs() < 1e-5), "{found:?} {expected:?}");
     }
 
-    /// Seed behaviour 18. The numbers are those of `apply_rotary_pos_emb` in transformers' Llama and in its Cohere.
+    /// Row 18 of the behaviours. The numbers are those of `apply_rotary_pos_emb` in transformers' Llama and in its Cohere.
     #[test]
     fn both_ways_of_pairing() {
         let x: Vec<f32> = (1u8..=8).map(f32::from).collect();
@@ -285,7 +285,7 @@ mod tests {
         close(&turned(x, &inv_freq, Pairing::Neighbours, 3), &neighbours);
     }
 
-    /// Seed behaviour 9: pairs `(i, i + 256)` of a head of 512, of which only the first 64 are turned.
+    /// Row 9 of the behaviours: pairs `(i, i + 256)` of a head of 512, of which only the first 64 are turned.
     #[test]
     fn what_is_not_turned_stays() {
         let x: Vec<f32> = (0..512u16).map(|i| f32::from(i) / 100.0 + 1.0).collect();

@@ -22,6 +22,9 @@ pub trait Source: 'static {
         path: &str,
         range: Range<u64>,
     ) -> impl Future<Output = Result<Vec<u8>, SourceError>>;
+
+    /// These files will be read next, in this order: a place that is far away begins to fetch them.
+    fn announce(&self, _paths: &[&str]) {}
 }
 
 /// [`Source::range`] of a source whose type is not known.

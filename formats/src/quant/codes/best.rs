@@ -14,9 +14,11 @@
 //! Eight candidates are judged together, one in each lane, so that nothing is summed across lanes: loops over lanes
 //! vectorise without any leave to reorder, and the result is the same on every machine.
 
-use super::{Grid, mlc};
+use super::Grid;
+use super::mlc::Mlc;
 use crate::dtype::Dtype;
 use crate::quant::float::{nearest, nearest_code, round_to};
+use crate::quant::group::Rule;
 
 pub(super) const LANES: usize = 8;
 pub(super) type Lanes = [f32; LANES];
@@ -25,27 +27,32 @@ pub(super) type Lanes = [f32; LANES];
 /// third batch of eight would lower the error of gaussian weights by less than 0.1 %.
 const BEYOND: Lanes = [-0.6, -0.25, 0.25, 0.5, 0.8, 1.1, 1.5, 2.0];
 
-pub(super) fn choose(grid: &Grid, group: &[f32], codes: &mut [u8]) -> f32 {
-    let largest = largest(group);
-    if !largest.is_finite() {
-        return mlc::choose(grid, group, codes);
+pub(in crate::quant) struct Best;
+
+impl Rule for Best {
+    #[inline(always)]
+    fn choose(grid: &Grid, group: &[f32], codes: &mut [u8]) -> f32 {
+        let largest = largest(group);
+        if !largest.is_finite() {
+            return Mlc::choose(grid, group, codes);
+        }
+        let levels = Levels::of(grid);
+        if largest == 0.0 {
+            codes.fill(levels.code(0.0));
+            return 0.0;
+        }
+        // Squares of values near 1 neither overflow nor underflow. Powers of two change nothing else.
+        let unit = PowerOfTwo::below(largest);
+        let values = Values { group, factor: unit.inverse() };
+        let refitted = levels.refit(values, largest * unit.inverse());
+        let stored = |scale| stored_scale(grid.dtype, scale * unit.value());
+        let candidates = [stored(largest.abs() * unit.inverse() / levels.zero), stored(refitted)];
+        let [of_mlc, of_refitted] =
+            candidates.map(|scale| levels.squared_error(values, scale * unit.inverse()));
+        let scale = candidates[usize::from(of_refitted < of_mlc)];
+        levels.write(values, scale * unit.inverse(), codes);
+        scale
     }
-    let levels = Levels::of(grid);
-    if largest == 0.0 {
-        codes.fill(levels.code(0.0));
-        return 0.0;
-    }
-    // Squares of values near 1 neither overflow nor underflow. Powers of two change nothing else.
-    let unit = PowerOfTwo::below(largest);
-    let values = Values { group, factor: unit.inverse() };
-    let refitted = levels.refit(values, largest * unit.inverse());
-    let stored = |scale| stored_scale(grid.dtype, scale * unit.value());
-    let candidates = [stored(largest.abs() * unit.inverse() / levels.zero), stored(refitted)];
-    let [of_mlc, of_refitted] =
-        candidates.map(|scale| levels.squared_error(values, scale * unit.inverse()));
-    let scale = candidates[usize::from(of_refitted < of_mlc)];
-    levels.write(values, scale * unit.inverse(), codes);
-    scale
 }
 
 /// The scales around which a group's best is to be found, as they are stored.
@@ -56,6 +63,7 @@ pub(super) fn guesses(grid: &Grid, group: &[f32]) -> [Lanes; 2] {
 }
 
 /// The value of largest magnitude; not finite if any is not.
+#[inline(always)]
 fn largest(group: &[f32]) -> f32 {
     // With the sign moved to the lowest bit, the order of magnitudes is that of the bits.
     let key = group.iter().fold(0, |max, w| w.to_bits().rotate_left(1).max(max));
@@ -63,6 +71,7 @@ fn largest(group: &[f32]) -> f32 {
 }
 
 /// A scale as it is stored, held off zero, from which no value could be restored.
+#[inline(always)]
 fn stored_scale(dtype: Dtype, scale: f32) -> f32 {
     let smallest = match dtype.stored() {
         Dtype::Float16 => half::f16::from_bits(1).to_f32(),
@@ -101,7 +110,7 @@ struct Values<'a> {
 }
 
 impl Values<'_> {
-    #[inline]
+    #[inline(always)]
     fn iter(&self) -> impl Iterator<Item = f32> {
         self.group.iter().map(|w| w * self.factor)
     }
@@ -122,14 +131,14 @@ impl Levels {
         Self { zero, half: zero + 1.0 }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn multiple(self, x: f32) -> f32 {
         let x = if x > -self.zero { x } else { -self.zero };
         nearest(if x < self.half { x } else { self.half })
     }
 
     /// The code of a multiple.
-    #[inline]
+    #[inline(always)]
     pub(super) fn code(self, multiple: f32) -> u8 {
         nearest_code(multiple + self.zero)
     }
@@ -141,6 +150,7 @@ impl Levels {
     }
 
     /// The best scale found, as it is before rounding.
+    #[inline(always)]
     fn refit(self, values: Values<'_>, largest: f32) -> f32 {
         let (mut best, mut gain) = (0.0, 0.0);
         for steps in self.steps() {
@@ -156,19 +166,19 @@ impl Levels {
     }
 
     /// `sum(w q)` and `sum(q q)` for the codes of several inverse scales.
-    #[inline]
+    #[inline(always)]
     fn sums(self, values: Values<'_>, inverse: &Lanes) -> (Lanes, Lanes) {
         let (mut a, mut b) = ([0.0; LANES], [0.0; LANES]);
         for w in values.iter() {
-            for lane in 0..LANES {
-                let q = self.multiple(w * inverse[lane]);
-                a[lane] += w * q;
-                b[lane] += q * q;
-            }
+            // One loop for each result: vectors of their own, not one that both are shuffled into.
+            let q = inverse.map(|inverse| self.multiple(w * inverse));
+            a.iter_mut().zip(q).for_each(|(a, q)| *a += w * q);
+            b.iter_mut().zip(q).for_each(|(b, q)| *b += q * q);
         }
         (a, b)
     }
 
+    #[inline(always)]
     fn squared_error(self, values: Values<'_>, scale: f32) -> f32 {
         let inverse = scale.recip();
         let square = |w: f32| {
@@ -184,6 +194,7 @@ impl Levels {
         sums.into_iter().chain(rest.iter().map(|&w| square(w))).sum()
     }
 
+    #[inline(always)]
     fn write(self, values: Values<'_>, scale: f32, codes: &mut [u8]) {
         let inverse = scale.recip();
         for (code, w) in codes.iter_mut().zip(values.iter()) {

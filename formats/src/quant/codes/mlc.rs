@@ -3,29 +3,35 @@
 use super::{Grid, Rounding};
 use crate::dtype::Dtype;
 use crate::quant::float::{nearest_code, round_f16, round_to, round_to_11_bits};
+use crate::quant::group::Rule;
 
 /// Scale = absmax / M, code = round(w / scale + M), every operation in the dtype.
 ///
 /// M is the zero code, so codes run over 0..=2M and the highest code of the layout is never used.
-pub(super) fn choose(grid: &Grid, group: &[f32], codes: &mut [u8]) -> f32 {
-    let zero = grid.layout.zero_code() as f32;
-    let (absmax, has_nan) = absmax(grid, group);
-    let scale = round_to(grid.dtype, absmax / zero);
-    match grid.dtype {
-        Dtype::Float16 if has_nan => {
-            round(grid, group, codes, |w| round_f16(round_f16(w / scale) + zero));
+pub(in crate::quant) struct Mlc;
+
+impl Rule for Mlc {
+    #[inline(always)]
+    fn choose(grid: &Grid, group: &[f32], codes: &mut [u8]) -> f32 {
+        let zero = grid.layout.zero_code() as f32;
+        let (absmax, has_nan) = absmax(grid, group);
+        let scale = round_to(grid.dtype, absmax / zero);
+        match grid.dtype {
+            Dtype::Float16 if has_nan => {
+                round(grid, group, codes, |w| round_f16(round_f16(w / scale) + zero));
+            }
+            // Quotients below f16's normal range are absorbed by the addition, and those above it by the clamp that follows.
+            Dtype::Float16 => {
+                round(grid, group, codes, |w| round_to_11_bits(round_to_11_bits(w / scale) + zero));
+            }
+            // TVM computes bfloat16 in f32 and rounds only what it stores.
+            _ => round(grid, group, codes, |w| w / scale + zero),
         }
-        // Quotients below f16's normal range are absorbed by the addition, and those above it by the clamp that follows.
-        Dtype::Float16 => {
-            round(grid, group, codes, |w| round_to_11_bits(round_to_11_bits(w / scale) + zero));
-        }
-        // TVM computes bfloat16 in f32 and rounds only what it stores.
-        _ => round(grid, group, codes, |w| w / scale + zero),
+        scale
     }
-    scale
 }
 
-#[inline]
+#[inline(always)]
 fn round(grid: &Grid, group: &[f32], codes: &mut [u8], position: impl Fn(f32) -> f32) {
     let highest = 2.0 * grid.layout.zero_code() as f32;
     // A NaN (0 / 0 in a group of zeros) fails the first comparison and becomes code 0.
@@ -43,6 +49,7 @@ fn round(grid: &Grid, group: &[f32], codes: &mut [u8], position: impl Fn(f32) ->
 }
 
 /// The largest magnitude, and whether a NaN was met.
+#[inline(always)]
 fn absmax(grid: &Grid, group: &[f32]) -> (f32, bool) {
     // The order of magnitudes is that of their bits, and a maximum of integers needs no order of evaluation.
     let bits = group.iter().fold(0, |max, w| w.abs().to_bits().max(max));
@@ -105,8 +112,8 @@ mod tests {
         ),
     ];
 
-    const Q4: Grouped = Grouped { bits: 4, group: 32 };
-    const Q3: Grouped = Grouped { bits: 3, group: 40 };
+    const Q4: Grouped = Grouped::mlc(4, 32);
+    const Q3: Grouped = Grouped::mlc(3, 40);
 
     /// Scale and words of one row, of one group.
     fn encode(layout: Grouped, dtype: Dtype, rounding: Rounding, row: &[f32]) -> (f32, Vec<u32>) {
@@ -114,7 +121,7 @@ mod tests {
         let mut words = vec![0; layout.words_per_row(row.len() as u64) as usize];
         let mut scales = [0.0];
         let mlc = Codes::find("mlc").expect("a chooser");
-        Grid { layout, dtype, rounding }.encode_row(&row, mlc, &mut words, &mut scales);
+        Grid { layout, dtype, rounding }.encode_rows(&row, row.len(), mlc, &mut words, &mut scales);
         (scales[0], words)
     }
 

@@ -1,11 +1,13 @@
 //! Code choosers: given the values of one group, which scale and which codes.
 
-mod best;
+pub(super) mod best;
 pub mod gptq;
-mod mlc;
+pub(super) mod mlc;
 
 use super::group::Grouped;
 use crate::dtype::Dtype;
+use best::Best;
+use mlc::Mlc;
 
 /// What a chooser must know besides the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +31,8 @@ pub enum Rounding {
     Away,
 }
 
-/// Chooses a scale (a value of the grid's dtype) and writes one code per value of the group.
-///
-/// The values are at most `group` many (fewer at the end of a row) and rounded to the dtype.
-pub type Choose = fn(&Grid, &[f32], &mut [u8]) -> f32;
+/// Quantises rows, as [`Grid::encode_rows`] says.
+pub type EncodeRows = fn(&Grid, &[f32], usize, &mut [u32], &mut [f32]);
 
 /// One row of the table of choosers.
 #[derive(Debug)]
@@ -41,17 +41,17 @@ pub struct Codes {
     pub name: &'static str,
     /// Whether its result depends on [`Grid::rounding`].
     pub rounds: bool,
-    /// Whether it looks at the inputs of a matrix ([`gptq`]); `choose` is for weights whose inputs are not known.
+    /// Whether it looks at the inputs of a matrix ([`gptq`]); `encode` is for weights whose inputs are not known.
     pub calibrates: bool,
     /// The rule.
-    pub choose: Choose,
+    pub encode: EncodeRows,
 }
 
 /// Every chooser. The first is the default.
 pub const CODES: &[Codes] = &[
-    Codes { name: "best", rounds: false, calibrates: false, choose: best::choose },
-    Codes { name: "mlc", rounds: true, calibrates: false, choose: mlc::choose },
-    Codes { name: "gptq", rounds: false, calibrates: true, choose: best::choose },
+    Codes { name: "best", rounds: false, calibrates: false, encode: Grid::encode_groups::<Best> },
+    Codes { name: "mlc", rounds: true, calibrates: false, encode: Grid::encode_groups::<Mlc> },
+    Codes { name: "gptq", rounds: false, calibrates: true, encode: Grid::encode_groups::<Best> },
 ];
 
 impl Codes {

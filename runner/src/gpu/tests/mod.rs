@@ -1,23 +1,30 @@
 //! The GPU against the CPU reference: both run the same plan from the same bytes.
+//!
+//! "Row N of the behaviours" numbers what this project took over from the WebGPU runtimes of TVM, WebLLM and ExecuTorch:
+//! each was a bug or a missing feature there.
 
+mod layouts;
+mod limits;
 mod mixers;
 mod models;
 mod ops;
+mod optional;
 mod rings;
 
+use packlight_formats::quant::float::stored_bits;
 use packlight_formats::quant::{Grouped, Order, Storage};
 use packlight_formats::{Dtype, RecordSpec};
 use pollster::block_on;
 
 use super::*;
-use crate::executor::{Capacity, Inputs, Output, Want, WeightSink};
+use crate::executor::{Capacity, Inputs, Live, Output, Want, WeightSink};
 use crate::packed::PackedWeights;
 use crate::plan::{Op, Plan, PlanWeight, Rows, Slot, SlotId, Step, WeightId};
 use crate::reference::Reference;
 
-const Q4: Grouped = Grouped { bits: 4, group: 32 };
+const Q4: Grouped = Grouped::mlc(4, 32);
 /// Ten codes a word, two bits left over, and an odd number of words for most widths.
-const Q3: Grouped = Grouped { bits: 3, group: 40 };
+const Q3: Grouped = Grouped::mlc(3, 40);
 
 const CAPACITY: Capacity = Capacity { context: 320, chunk: 48, outputs: 48 };
 
@@ -68,11 +75,10 @@ fn content(record: &RecordSpec) -> Vec<u8> {
     let is_scale = record.name.ends_with("scale");
     let mut element = || match record.dtype {
         Dtype::Uint32 => noise.bits().to_le_bytes().to_vec(),
-        Dtype::Float16 => {
+        dtype => {
             let value = noise.value() * if is_scale { 0.1 } else { 1.0 };
-            half::f16::from_f32(value).to_le_bytes().to_vec()
+            stored_bits(dtype, value).to_le_bytes().to_vec()
         }
-        _ => half::bf16::from_f32(noise.value()).to_le_bytes().to_vec(),
     };
     (0..record.elements()).flat_map(|_| element()).collect()
 }
@@ -151,6 +157,10 @@ fn tokens(plan: &Plan, count: usize) -> Vec<u32> {
 
 /// Feeds calls of these lengths, one after the other, to both and compares every row of the result.
 fn agree(what: &str, gpu: &Gpu, plan: &Plan, lengths: &[usize]) {
+    agree_within(F32, what, gpu, plan, lengths);
+}
+
+fn agree_within(bound: f32, what: &str, gpu: &Gpu, plan: &Plan, lengths: &[usize]) {
     let (mut executor, mut reference) = (executor(gpu, plan), reference(plan));
     let all = tokens(plan, lengths.iter().sum());
     let mut past = 0;
@@ -160,29 +170,50 @@ fn agree(what: &str, gpu: &Gpu, plan: &Plan, lengths: &[usize]) {
         let inputs = Inputs { tokens: call, rows: &host_rows(plan, call) };
         let found = logits(&mut executor, inputs, start);
         let expected = expected(&mut reference, inputs, start);
-        close(&format!("{what}, {length} tokens after {past}"), &found, &expected);
+        close_within(bound, &format!("{what}, {length} tokens after {past}"), &found, &expected);
         past += length;
     }
 }
 
+/// Bounds of the error of a value, relative to the largest.
+const F32: f32 = 2e-5;
+const F16: f32 = 2e-3;
+
 fn close(what: &str, found: &[f32], expected: &[f32]) {
+    close_within(F32, what, found, expected);
+}
+
+fn close_within(bound: f32, what: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let largest = expected.iter().fold(0f32, |max, x| max.max(x.abs()));
     assert!(largest > 0.0 && largest.is_finite(), "{what}: expected something, not {largest}");
     for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
         let error = (found - expected).abs();
-        assert!(error <= 1e-5 + 2e-5 * largest, "{what}: value {i} is {found}, not {expected}");
+        assert!(error <= bound * largest, "{what}: value {i} is {found}, not {expected}");
     }
 }
 
 /// Builds plans of a few steps. The first looks up rows of a random table, the last copies the result out.
 struct Bench {
     plan: Plan,
+    form: Form,
+}
+
+/// How the matrices of a plan are stored.
+#[derive(Clone, Copy, Debug)]
+struct Form {
     layout: Grouped,
+    order: Order,
+    /// Of the scales.
+    dtype: Dtype,
 }
 
 impl Bench {
     fn new(layout: Grouped) -> Self {
+        Self::stored(Form { layout, order: Order::Nk, dtype: Dtype::Float16 })
+    }
+
+    fn stored(form: Form) -> Self {
         let plan = Plan {
             slots: Vec::new(),
             weights: Vec::new(),
@@ -192,7 +223,7 @@ impl Bench {
             steps: Vec::new(),
             logits: SlotId(0),
         };
-        Self { plan, layout }
+        Self { plan, form }
     }
 
     fn slot(&mut self, rows: Rows, width: u32) -> SlotId {
@@ -215,12 +246,18 @@ impl Bench {
     fn matrix(&mut self, rows: u32, columns: u32) -> WeightId {
         let name = format!("w{}", self.plan.weights.len());
         let (height, width) = (u64::from(rows), u64::from(columns));
-        let (words, groups) = (self.layout.words_per_row(width), self.layout.groups_per_row(width));
+        let Form { layout, order, dtype } = self.form;
+        let shape = |across| match order {
+            Order::Nk => [height, across],
+            Order::Kn => [across, height],
+        };
+        let (words, groups) =
+            (shape(layout.words_per_row(width)), shape(layout.groups_per_row(width)));
         let storage = Storage::Grouped {
-            layout: self.layout,
-            order: Order::Nk,
-            q_weight: RecordSpec::new(format!("{name}.q_weight"), Dtype::Uint32, [height, words]),
-            q_scale: RecordSpec::new(format!("{name}.q_scale"), Dtype::Float16, [height, groups]),
+            layout,
+            order,
+            q_weight: RecordSpec::new(format!("{name}.q_weight"), Dtype::Uint32, words),
+            q_scale: RecordSpec::new(format!("{name}.q_scale"), dtype, groups),
         };
         self.plan.weights.push(PlanWeight { name, rows, columns, storage });
         WeightId(self.plan.weights.len() - 1)

@@ -1,14 +1,13 @@
-//! Whole models, limits, and calls that cannot be made.
+//! Whole models.
 
 use packlight_formats::arch;
 use packlight_formats::quant::{Assignment, Scheme};
 use serde_json::json;
 
 use super::*;
-use crate::executor::CallError;
 
 /// A small Qwen3 (norms of heads, tied head) or Mistral (window, head of its own).
-fn model(kind: &str, layers: u32) -> Plan {
+pub(super) fn model(kind: &str, layers: u32) -> Plan {
     let mut config = json!({
         "model_type": kind,
         "vocab_size": 300,
@@ -95,11 +94,13 @@ fn a_prompt_in_one_call_or_token_by_token() {
     close("in two parts", &last, &whole[32 * 300..]);
 }
 
+/// Row 13 of the behaviours: one set of buffers for all lengths.
 #[test]
 fn lengths_shrink_and_grow_without_a_trace() {
     let Some(gpu) = gpu(Caps::floor()) else { return };
     let plan = model("qwen3", 2);
     let mut executor = executor(&gpu, &plan);
+    agree("1, 5, the most, 5", &gpu, &plan, &[1, 5, 48, 5]);
     let prompt = tokens(&plan, 48);
     let first = logits(&mut executor, &prompt, 0);
     let one = logits(&mut executor, &prompt[..1], 0);
@@ -107,108 +108,4 @@ fn lengths_shrink_and_grow_without_a_trace() {
     assert_eq!(logits(&mut executor, &prompt, 0), first);
     assert_eq!(logits(&mut executor, &prompt[..1], 0), one);
     assert_eq!(logits(&mut executor, &prompt[1..6], 1), five);
-}
-
-#[test]
-fn narrow_limits_change_nothing() {
-    let plan = model("qwen3", 2);
-    // Bindings that just hold the KV cache, and grids folded at 40 workgroups: wgpu refuses whatever exceeds them.
-    let binding_bytes = u64::from(CAPACITY.context) * 64 * 4;
-    let narrow = Caps { binding_bytes, groups_per_dimension: 40, ..Caps::floor() };
-    let (Some(wide), Some(narrow)) = (gpu(Caps::floor()), gpu(narrow)) else { return };
-    let mut wide = executor(&wide, &plan);
-    let mut narrow = executor(&narrow, &plan);
-    for length in [1, 17, 48] {
-        let prompt = tokens(&plan, length);
-        assert_eq!(logits(&mut narrow, &prompt, 0), logits(&mut wide, &prompt, 0), "{length}");
-    }
-}
-
-#[test]
-fn pieces_of_a_table_and_of_a_matrix_equal_the_whole() {
-    let mut bench = Bench::new(Q3);
-    let x = bench.input(100);
-    let weight = bench.matrix(51, 100);
-    let bias = Some(bench.vector(51, Dtype::Float16));
-    let out = bench.slot(Rows::Tokens, 51);
-    bench.step(Op::Matmul { x, weight, bias, out });
-    let plan = bench.finish(out);
-    // Rows of 48 bytes: pieces of 6. No slot fits such limits, so only the placement has them.
-    let tiny = Caps { binding_bytes: 300, ..Caps::floor() };
-    let placement = Placement::new(&plan, &tiny).expect("places");
-    let pieces = |placed: &Placed| match placed {
-        Placed::Matrix { pieces, .. } => pieces.len(),
-        Placed::Vector(_) | Placed::Host => 1,
-    };
-    let counts: Vec<_> = placement.weights.iter().map(pieces).collect();
-    assert_eq!(counts, [7, 9, 1]);
-    let Some(gpu) = gpu(Caps::floor()) else { return };
-    let mut whole = executor(&gpu, &plan);
-    let mut cut =
-        block_on(GpuExecutor::placed(&gpu, &plan, CAPACITY, &placement)).expect("allocates");
-    load(&mut cut, &plan);
-    cut.finish().expect("complete");
-    for length in [1, 17] {
-        let call = tokens(&plan, length);
-        assert_eq!(logits(&mut cut, &call, 0), logits(&mut whole, &call, 0), "{length} tokens");
-    }
-}
-
-#[test]
-fn layers_share_pipelines() {
-    let Some(gpu) = gpu(Caps::floor()) else { return };
-    let one = executor(&gpu, &model("qwen3", 1)).pipelines();
-    assert_eq!(executor(&gpu, &model("qwen3", 2)).pipelines(), one);
-}
-
-#[test]
-fn a_capacity_that_cannot_be_bound_leaves_the_device_usable() {
-    let Some(gpu) = gpu(Caps::floor()) else { return };
-    let plan = model("qwen3", 1);
-    let error = block_on(GpuExecutor::new(
-        &gpu,
-        &plan,
-        Capacity { context: 1 << 20, chunk: 1, outputs: 1 },
-    ))
-    .expect_err("too long");
-    assert!(
-        matches!(error, GpuError::Capacity(CapacityError::Context { fits: 524_288, .. })),
-        "{error}"
-    );
-    agree("afterwards", &gpu, &plan, &[3]);
-}
-
-#[test]
-fn nothing_runs_before_the_weights_are_complete() {
-    let Some(gpu) = gpu(Caps::floor()) else { return };
-    let plan = model("qwen3", 1);
-    let mut executor = block_on(GpuExecutor::new(&gpu, &plan, CAPACITY)).expect("allocates");
-    let missing = "model.norm.weight";
-    for record in plan.weights.iter().flat_map(|weight| weight.storage.records()) {
-        let bytes = content(record);
-        let end = if record.name == missing { bytes.len() - 2 } else { bytes.len() };
-        executor.write(record, 0, &bytes[..end / 4 * 4]).expect("record is taken");
-    }
-    let error = executor.finish().expect_err("incomplete");
-    assert!(error.to_string().contains(missing), "{error}");
-    let error = block_on(executor.forward(&[1], 0, Want::Argmax)).expect_err("incomplete");
-    assert!(matches!(error, GpuError::NotLoaded), "{error}");
-    let unknown = RecordSpec::new("lm_head.bias", Dtype::Float16, [4]);
-    let error = executor.write(&unknown, 0, &[0; 8]).expect_err("unknown");
-    assert!(error.to_string().contains("lm_head.bias"), "{error}");
-}
-
-#[test]
-fn calls_that_do_not_fit_are_refused() {
-    let Some(gpu) = gpu(Caps::floor()) else { return };
-    let mut executor = executor(&gpu, &model("qwen3", 1));
-    let mut refused =
-        |tokens: &[u32], past| match block_on(executor.forward(tokens, past, Want::Argmax)) {
-            Err(GpuError::Call(error)) => error,
-            other => panic!("{other:?}"),
-        };
-    assert_eq!(refused(&[], 0), CallError::NoTokens);
-    assert_eq!(refused(&[0; 49], 0), CallError::ChunkTooLong { tokens: 49, chunk: 48 });
-    assert_eq!(refused(&[0; 2], 319), CallError::ContextFull { end: 321, context: 320 });
-    assert_eq!(refused(&[300], 0), CallError::UnknownToken { token: 300, vocab: 300 });
 }

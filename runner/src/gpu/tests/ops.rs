@@ -6,6 +6,7 @@ use packlight_formats::rope::{Pairing, Rope, Scaling};
 use super::*;
 use crate::plan::{Cache, CacheId, Columns, Factor, Heads, RopeIndex};
 
+/// Row 12 of the behaviours: shapes that fill no word, group or tile.
 #[test]
 fn matmul() {
     let Some(gpu) = gpu(Caps::floor()) else { return };
@@ -29,7 +30,8 @@ fn matmul() {
 #[test]
 fn weights_that_are_not_quantised() {
     let Some(gpu) = gpu(Caps::floor()) else { return };
-    for (rows, columns) in [(1, 20), (5, 100), (130, 70), (33, 2100)] {
+    // Rows of an odd number of values begin within a word.
+    for (rows, columns) in [(1, 20), (5, 100), (130, 71), (33, 2101), (2, 3)] {
         for dtype in [Dtype::Float16, Dtype::Bfloat16, Dtype::Float32] {
             let mut bench = Bench::new(Q4);
             let table = bench.plain(37, columns, dtype);
@@ -151,6 +153,7 @@ pub(super) fn attention(shape: Shape) -> Plan {
     bench.finish(out)
 }
 
+/// Row 19: several queries share keys, at one token and at many.
 #[test]
 fn attention_of_every_shape() {
     let Some(gpu) = gpu(Caps::floor()) else { return };
@@ -172,6 +175,54 @@ fn attention_of_every_shape() {
             agree(&what, &gpu, &attention(shape), &[1, 3, 17, 1]);
         }
     }
+}
+
+/// Row 19: mixed heads that change places do not go unnoticed.
+#[test]
+fn swapped_heads_are_noticed() {
+    let Some(gpu) = gpu(Caps::floor()) else { return };
+    for (heads, kv_heads) in [(8, 2), (32, 8), (8, 1)] {
+        let plan = attention(Shape { heads, kv_heads, ..SMALL });
+        let mut executor = executor(&gpu, &plan);
+        for length in [1, 17] {
+            let found = logits(&mut executor, &tokens(&plan, length), 0);
+            let width = (heads * SMALL.head_dim) as usize;
+            let mut swapped = found.clone();
+            swapped.chunks_mut(width).for_each(|row| row.rotate_left(SMALL.head_dim as usize));
+            let error: f32 = found.iter().zip(&swapped).map(|(a, b)| (a - b).powi(2)).sum();
+            let size: f32 = found.iter().map(|a| a * a).sum();
+            // At the first position heads of one group mix the same single value; groups still differ.
+            let same = length == 1 && kv_heads == 1;
+            assert_eq!((error / size).sqrt() < 1e-3, same, "{heads}:{kv_heads}, {length} tokens");
+        }
+    }
+}
+
+/// Row 15: with as many queries as before, more keys are read.
+#[test]
+fn keys_alone_may_become_more() {
+    let Some(gpu) = gpu(Caps::floor()) else { return };
+    let plan = attention(SMALL);
+    let (mut found, mut expected) = (executor(&gpu, &plan), reference(&plan));
+    let all = tokens(&plan, 200);
+    let mut answers = Vec::new();
+    let mut past = 0;
+    for length in [48, 1, 48, 48, 1, 48, 1] {
+        // The same token each time it comes alone.
+        let call = if length == 1 { &all[..1] } else { &all[past..past + length] };
+        let start = u32::try_from(past).expect("short");
+        let answer = logits(&mut found, call, start);
+        let Output::Logits(wanted) = expected.forward(call, start, Want::AllLogits).expect("runs")
+        else {
+            panic!("logits were asked for")
+        };
+        close(&format!("{length} after {past}"), &answer, &wanted);
+        if length == 1 {
+            answers.push(answer);
+        }
+        past += length;
+    }
+    assert!(answers[0] != answers[1] && answers[1] != answers[2]);
 }
 
 pub(super) const SMALL: Shape =
@@ -226,7 +277,7 @@ fn every_scaling_of_rotation() {
     }
 }
 
-/// Seed behaviour 18: which values are turned together is the description's to say.
+/// Row 18 of the behaviours: which values are turned together is the description's to say.
 #[test]
 fn either_pairing() {
     let Some(gpu) = gpu(Caps::floor()) else { return };

@@ -66,7 +66,7 @@ fn rings_hold_what_is_seen(what: &str, plan: &Plan, capacity: Capacity, lengths:
     }
 }
 
-/// Seed behaviour 8: attention that slides is real attention.
+/// Row 8 of the behaviours: attention that slides is real attention.
 #[test]
 fn six_hundred_tokens_through_a_window_of_512() {
     let plan = attention(Shape { window: Some(512), ..SMALL });
@@ -114,7 +114,7 @@ fn a_ring_is_as_long_as_its_furthest_reader_looks() {
     assert_eq!(plan_of(&model).caches[0].window, None);
 }
 
-/// Seed behaviour 7: a prefill that spans several blocks has room for all of them before it begins.
+/// Row 7 of the behaviours: a prefill that spans several blocks has room for all of them before it begins.
 #[test]
 fn prompts_around_a_block_equal_single_tokens() {
     let plan = plan_of(&gemma4());

@@ -17,7 +17,7 @@ impl Grid {
     /// Quantises rows (at most [`Feedback::columns`] wide, already rounded to the dtype) for inputs of which
     /// `feedback` was made. Each row is quantised as if it were alone.
     ///
-    /// `words` and `scales` are those of [`Grid::encode_row`], row after row.
+    /// `words` and `scales` are those of [`Grid::encode_rows`].
     pub fn encode_compensated(
         &self,
         rows: &[f32],
@@ -37,7 +37,7 @@ impl Grid {
             for (row, (words, scales)) in rows.chunks(columns).zip(outputs) {
                 // One value that is not finite would spoil every column after it.
                 if !(row.iter().all(|w| w.is_finite()) && scales.iter().all(|s| s.is_finite())) {
-                    self.encode_row(row, Codes::DEFAULT, words, scales);
+                    self.encode_rows(row, columns, Codes::DEFAULT, words, scales);
                 }
             }
         }

@@ -1,8 +1,9 @@
 //! Scale and codes of one group whose targets are known but for what its own columns will pass on.
 
 use super::super::Grid;
-use super::super::best::{self, LANES, Lanes, Levels};
+use super::super::best::{self, Best, LANES, Lanes, Levels};
 use super::feedback::Feedback;
+use crate::quant::group::Rule as _;
 
 /// A group of one row, its columns in the order in which they are coded.
 pub(super) struct Group<'a> {
@@ -21,7 +22,7 @@ impl Group<'_> {
     pub(super) fn choose(&self, codes: &mut [u8], errors: &mut [f32]) -> f32 {
         // Where the group would best lie if it need not be rounded; scales are looked for around that.
         let relaxed = self.relaxed();
-        let mut best = (best::choose(self.grid, &relaxed, codes), f32::INFINITY);
+        let mut best = (Best::choose(self.grid, &relaxed, codes), f32::INFINITY);
         best.1 = self.costs(&[best.0; LANES])[0];
         let mut consider = |scales: Lanes| {
             for (scale, cost) in scales.into_iter().zip(self.costs(&scales)) {

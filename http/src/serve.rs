@@ -1,0 +1,230 @@
+//! A bundle on loopback, as a good host would serve it.
+
+use std::io::{self, Read, Seek as _, SeekFrom};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use packlight_formats::safetensors::is_file_name;
+use percent_encoding::percent_decode_str;
+use tiny_http::{Header, Method, Request, Response, StatusCode};
+
+/// Answers that are written at once; a browser asks for six things at a time.
+const THREADS: usize = 8;
+
+/// Why a bundle cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("`{}` is not a folder", .0.display())]
+    NotAFolder(PathBuf),
+    #[error("port {port} cannot be opened: {reason}")]
+    Port { port: u16, reason: String },
+}
+
+impl ServeError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::NotAFolder(_) => "give the folder that `packlight convert -o` wrote".into(),
+            Self::Port { .. } => {
+                "choose another with --port, or --port 0 for any that is free".into()
+            }
+        }
+    }
+}
+
+/// A server of one folder's files, for this machine only.
+pub struct Server {
+    http: tiny_http::Server,
+    folder: PathBuf,
+    /// What a file of that name is to be called.
+    media_type: fn(&str) -> &'static str,
+}
+
+impl Server {
+    /// Listens on a port of 127.0.0.1; 0 is any that is free.
+    pub fn bind(
+        folder: &Path,
+        port: u16,
+        media_type: fn(&str) -> &'static str,
+    ) -> Result<Self, ServeError> {
+        let canonical = fs_err::canonicalize(folder).ok().filter(|folder| folder.is_dir());
+        let folder = canonical.ok_or_else(|| ServeError::NotAFolder(folder.into()))?;
+        let http = tiny_http::Server::http(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+            .map_err(|error| ServeError::Port { port, reason: error.to_string() })?;
+        Ok(Self { http, folder, media_type })
+    }
+
+    /// Where it listens, as a URL.
+    pub fn url(&self) -> String {
+        format!("http://{}/", self.http.server_addr())
+    }
+
+    /// Answers until the process ends.
+    pub fn run(&self) {
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    while let Ok(request) = self.http.recv() {
+                        let response = self.respond(&request);
+                        // The client is gone: nobody is left to be told.
+                        request.respond(response).ok();
+                    }
+                });
+            }
+        });
+    }
+
+    fn respond(&self, request: &Request) -> Response<Box<dyn Read + Send>> {
+        match request.method() {
+            Method::Options => preflight(),
+            Method::Get | Method::Head => match self.open(request.url()) {
+                Some(file) => {
+                    self.send(request, file).unwrap_or_else(|_| plain(500, "it cannot be read"))
+                }
+                None => plain(404, "there is no such file; /packlight.json lists those there are"),
+            },
+            _ => with(plain(405, "only GET, HEAD and OPTIONS"), "Allow", METHODS),
+        }
+    }
+
+    /// The file of a request, if it is one of the folder's own.
+    fn open(&self, url: &str) -> Option<(String, fs_err::File)> {
+        let path = url.split(['?', '#']).next().unwrap_or_default().strip_prefix('/')?;
+        // WebLLM looks for the files of any address below this.
+        let path = path.strip_prefix("resolve/main/").unwrap_or(path);
+        let name = percent_decode_str(path).decode_utf8().ok()?.into_owned();
+        // A bundle is flat: a name with a separator in it is none of its files.
+        if !is_file_name(&name) {
+            return None;
+        }
+        let path = fs_err::canonicalize(self.folder.join(&name)).ok()?;
+        let inside = path.parent() == Some(&self.folder) && path.is_file();
+        let file = inside.then(|| fs_err::File::open(path).ok())??;
+        Some((name, file))
+    }
+
+    fn send(
+        &self,
+        request: &Request,
+        (name, mut file): (String, fs_err::File),
+    ) -> io::Result<Response<Box<dyn Read + Send>>> {
+        let metadata = file.metadata()?;
+        let (bytes, etag) = (metadata.len(), etag(&metadata));
+        let asked = |field: &'static str| {
+            let header = request.headers().iter().find(|header| header.field.equiv(field));
+            header.map(|header| header.value.as_str())
+        };
+        let known = asked("If-None-Match").is_some_and(|tags| tags == "*" || tags.contains(&etag));
+        let same = asked("If-Range").is_none_or(|tag| tag == etag);
+        let range = asked("Range").filter(|_| same).and_then(|range| parse_range(range, bytes));
+        let (status, start, length) = match range {
+            _ if known => (304, 0, 0),
+            None => (200, 0, bytes),
+            Some(Ok((start, end))) => (206, start, end - start),
+            Some(Err(())) => (416, 0, 0),
+        };
+        file.seek(SeekFrom::Start(start))?;
+        let body: Box<dyn Read + Send> = Box::new(file.take(length));
+        let mut response = answer(status, body, length);
+        response = with(response, "ETag", &etag);
+        // For trying things out: what changes is seen at once.
+        response = with(response, "Cache-Control", "no-cache");
+        response = with(response, "Accept-Ranges", "bytes");
+        response = with(response, "Content-Type", (self.media_type)(&name));
+        Ok(match status {
+            206 => {
+                let last = start + length - 1;
+                with(response, "Content-Range", &format!("bytes {start}-{last}/{bytes}"))
+            }
+            416 => with(response, "Content-Range", &format!("bytes */{bytes}")),
+            _ => response,
+        })
+    }
+}
+
+const METHODS: &str = "GET, HEAD, OPTIONS";
+
+fn preflight() -> Response<Box<dyn Read + Send>> {
+    let mut response = answer(204, Box::new(io::empty()), 0);
+    response = with(response, "Access-Control-Allow-Methods", METHODS);
+    response = with(
+        response,
+        "Access-Control-Allow-Headers",
+        "Range, If-Range, If-None-Match, Cache-Control",
+    );
+    response = with(response, "Access-Control-Max-Age", "86400");
+    // Chromium asks whether a public page may reach this machine.
+    with(response, "Access-Control-Allow-Private-Network", "true")
+}
+
+fn plain(status: u16, text: &'static str) -> Response<Box<dyn Read + Send>> {
+    let response = answer(status, Box::new(text.as_bytes()), text.len() as u64);
+    with(response, "Content-Type", "text/plain; charset=utf-8")
+}
+
+/// An answer that any origin may read.
+fn answer(status: u16, body: Box<dyn Read + Send>, length: u64) -> Response<Box<dyn Read + Send>> {
+    let length = usize::try_from(length).ok();
+    // Never chunked: a length that is known is sent.
+    let mut response = Response::new(StatusCode(status), Vec::new(), body, length, None)
+        .with_chunked_threshold(usize::MAX);
+    response = with(response, "Access-Control-Allow-Origin", "*");
+    response = with(
+        response,
+        "Access-Control-Expose-Headers",
+        "Accept-Ranges, Content-Length, Content-Range, ETag",
+    );
+    response = with(response, "Cross-Origin-Resource-Policy", "cross-origin");
+    with(response, "X-Content-Type-Options", "nosniff")
+}
+
+fn with<R: Read>(mut response: Response<R>, field: &str, value: &str) -> Response<R> {
+    // Fields and values are ours; one that is not a header would be left out.
+    if let Ok(header) = Header::from_bytes(field, value) {
+        response.add_header(header);
+    }
+    response
+}
+
+/// Size and time of the last change, as other file servers do.
+fn etag(metadata: &std::fs::Metadata) -> String {
+    let changed = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+    let since = changed.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    format!("\"{:x}-{:x}\"", since.as_nanos(), metadata.len())
+}
+
+/// One range as first byte and end; an error where no byte of it exists. Several, or nonsense, ask for the whole file.
+fn parse_range(value: &str, bytes: u64) -> Option<Result<(u64, u64), ()>> {
+    let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
+    let (start, end) = match (first.parse::<u64>().ok(), last.parse::<u64>().ok()) {
+        (Some(first), Some(last)) if first <= last => (first, last.saturating_add(1).min(bytes)),
+        (Some(first), None) if last.is_empty() => (first, bytes),
+        (None, Some(length)) if first.is_empty() => (bytes - length.min(bytes), bytes),
+        _ => return None,
+    };
+    Some(if start < end { Ok((start, end)) } else { Err(()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read() {
+        let read = |value| parse_range(value, 100);
+        assert_eq!(read("bytes=0-0"), Some(Ok((0, 1))));
+        assert_eq!(read("bytes=90-"), Some(Ok((90, 100))));
+        assert_eq!(read("bytes=-10"), Some(Ok((90, 100))));
+        assert_eq!(read("bytes=-1000"), Some(Ok((0, 100))));
+        assert_eq!(read("bytes=50-18446744073709551615"), Some(Ok((50, 100))));
+        for unsatisfiable in ["bytes=100-", "bytes=100-200", "bytes=-0"] {
+            assert_eq!(read(unsatisfiable), Some(Err(())), "{unsatisfiable}");
+        }
+        for whole in
+            ["bytes=0-1,5-6", "bytes=5-1", "lines=0-1", "bytes=-", "bytes=a-b", "bytes=+1-2"]
+        {
+            assert!(read(whole).is_none_or(|range| range.is_ok()), "{whole}");
+        }
+    }
+}

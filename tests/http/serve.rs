@@ -1,0 +1,180 @@
+//! `packlight serve`: a good host, and one that gives nothing away.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::{bundle, files};
+use crate::packlight;
+
+/// A running server, which ends with the test.
+pub(super) struct Serving {
+    child: Child,
+    pub(super) url: String,
+}
+
+impl Serving {
+    pub(super) fn start(folder: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_packlight"))
+            .args(["serve", folder.to_str().unwrap(), "--port", "0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut url = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        Self { child, url: url.trim().into() }
+    }
+
+    /// A request as it is, and the whole answer.
+    fn ask(&self, method: &str, path: &str, headers: &str) -> (String, Vec<u8>) {
+        let address = self.url.strip_prefix("http://").unwrap().trim_end_matches('/');
+        let mut stream = TcpStream::connect(address).unwrap();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
+        let body = answer.split_off(end + 4);
+        (String::from_utf8(answer).unwrap().to_ascii_lowercase(), body)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[track_caller]
+fn assert_has(head: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(head.contains(&format!("{line}\r\n")), "no `{line}` in\n{head}");
+    }
+}
+
+#[test]
+fn files_are_sent_as_a_page_wants_them() {
+    let server = Serving::start(bundle());
+    let shard = &files(bundle())["/params_shard_0.bin"];
+    let (head, body) = server.ask("GET", "/params_shard_0.bin", "");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    assert_eq!(&body, shard);
+    let length = format!("content-length: {}", shard.len());
+    assert_has(
+        &head,
+        &[
+            &length,
+            "accept-ranges: bytes",
+            "access-control-allow-origin: *",
+            "content-type: application/octet-stream",
+            "x-content-type-options: nosniff",
+        ],
+    );
+    let (json, _) = server.ask("GET", "/packlight.json", "");
+    assert_has(&json, &["content-type: application/json"]);
+    // What WebLLM asks for, given the server's address.
+    assert_eq!(server.ask("GET", "/resolve/main/params_shard_0.bin", "").1, *shard);
+    let (head, body) = server.ask("HEAD", "/params_shard_0.bin", "");
+    assert_has(&head, &[&length]);
+    assert!(body.is_empty());
+}
+
+#[test]
+fn ranges_and_conditions_are_kept() {
+    let server = Serving::start(bundle());
+    let shard = &files(bundle())["/params_shard_0.bin"];
+    let total = shard.len();
+    let ask = |headers: &str| server.ask("GET", "/params_shard_0.bin", headers);
+    let (head, body) = ask("Range: bytes=10-19\r\n");
+    assert!(head.starts_with("http/1.1 206"), "{head}");
+    assert_has(&head, &[&format!("content-range: bytes 10-19/{total}"), "content-length: 10"]);
+    assert_eq!(body, shard[10..20]);
+    assert_eq!(ask("Range: bytes=-5\r\n").1, shard[total - 5..]);
+    let (head, body) = ask("Range: bytes=9999999-\r\n");
+    assert!(head.starts_with("http/1.1 416") && body.is_empty(), "{head}");
+    assert_has(&head, &[&format!("content-range: bytes */{total}")]);
+    let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap().to_owned();
+    let (head, body) = ask(&format!("If-None-Match: {tag}\r\n"));
+    assert!(head.starts_with("http/1.1 304") && body.is_empty(), "{head}");
+    // The file has changed since: its range would not fit what the client has.
+    let (head, body) = ask("Range: bytes=10-19\r\nIf-Range: \"other\"\r\n");
+    assert!(head.starts_with("http/1.1 200") && body == *shard, "{head}");
+}
+
+#[test]
+fn other_origins_get_leave() {
+    let server = Serving::start(bundle());
+    let (head, body) = server.ask("OPTIONS", "/params_shard_0.bin", "Origin: https://a.b\r\n");
+    assert!(head.starts_with("http/1.1 204") && body.is_empty(), "{head}");
+    assert!(head.contains("access-control-allow-headers: range"), "{head}");
+    assert_has(&head, &["access-control-allow-methods: get, head, options"]);
+    for method in ["POST", "PUT", "DELETE", "TRACE"] {
+        let (head, _) = server.ask(method, "/packlight.json", "");
+        assert!(head.starts_with("http/1.1 405"), "{method}: {head}");
+    }
+}
+
+#[test]
+fn nothing_outside_the_folder_is_sent() {
+    let folder = TempDir::new().unwrap();
+    let inside = folder.path().join("bundle");
+    fs_err::create_dir_all(inside.join("sub")).unwrap();
+    fs_err::write(folder.path().join("secret"), b"secret").unwrap();
+    fs_err::write(inside.join("sub/secret"), b"secret").unwrap();
+    fs_err::write(inside.join("file"), b"fine").unwrap();
+    #[cfg(unix)]
+    for (link, target) in [("out", "../secret"), ("up", ".."), ("down", "sub/secret")] {
+        std::os::unix::fs::symlink(target, inside.join(link)).unwrap();
+    }
+    let server = Serving::start(&inside);
+    assert_eq!(server.ask("GET", "/file", "").1, b"fine");
+    for path in [
+        "/../secret",
+        "/%2e%2e/secret",
+        "/..%2fsecret",
+        "/%2e%2e%2fsecret",
+        "/..%5csecret",
+        "/..\\secret",
+        "//etc/passwd",
+        "/%2fetc%2fpasswd",
+        "/etc/passwd",
+        "/resolve/main/../../../secret",
+        "/resolve/main//etc/passwd",
+        "/file%00",
+        "/file%00.bin",
+        "/./file",
+        "/sub/secret",
+        "/sub",
+        "/.",
+        "/..",
+        "/",
+        "/%ff",
+        "/out",
+        "/up",
+        "/up/secret",
+        "/down",
+        "http://x/../secret",
+        "*",
+    ] {
+        let (head, body) = server.ask("GET", path, "");
+        assert!(head.starts_with("http/1.1 4"), "{path}: {head}");
+        assert!(!body.windows(6).any(|window| window == b"secret"), "{path}");
+    }
+}
+
+#[test]
+fn what_cannot_be_served_is_said() {
+    let missing = packlight!("serve", "/nonexistent").fails(2);
+    assert!(missing.contains("is not a folder") && missing.contains("hint:"), "{missing}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let busy = packlight!("serve", bundle(), "--port", port).fails(2);
+    assert!(busy.contains(&format!("port {port}")) && busy.contains("--port 0"), "{busy}");
+}
