@@ -156,11 +156,48 @@ pub(crate) struct PackArgs {
     pub(crate) json: bool,
 }
 
-/// Check every byte of a bundle against its manifests.
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+/// Check a bundle: its bytes against its manifests; with --run, what a device computes from it; with --against, what
+/// quantisation has cost.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
     /// Bundle folder, or its URL: https://host/folder/ or hf://owner/name[@revision].
     pub(crate) bundle: PathBuf,
+    #[command(flatten)]
+    pub(crate) cache: CacheFolder,
+    /// Also run it, and compare the device with the CPU reference.
+    #[arg(long)]
+    pub(crate) run: bool,
+    /// Also compare it with the checkpoint that it was made from: description, every tensor, and predictions.
+    #[arg(long, value_name = "CKPT")]
+    pub(crate) against: Option<PathBuf>,
+    /// Where to run.
+    #[arg(long, default_value = "auto")]
+    pub(crate) device: DeviceChoice,
+    #[command(flatten)]
+    pub(crate) caps: CapsArgs,
+    /// Text to predict, which the model was not trained on; default: some documentation.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: Option<PathBuf>,
+    /// Windows of the text that --against compares predictions on.
+    #[arg(long, default_value_t = 24, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) windows: u32,
+    /// Tokens of such a window, as far as the model's context allows.
+    #[arg(long, default_value_t = 512, value_name = "L", value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) context: u32,
+    /// With --run: compare every step of one call, and name the first that differs.
+    #[arg(long, requires = "run")]
+    pub(crate) trace_steps: bool,
+    /// With --against: make the codes of a gptq bundle again and compare them bit for bit. Takes as long as converting,
+    /// and the mathematical library of the machine that converted.
+    #[arg(long, requires = "against")]
+    pub(crate) recalibrate: bool,
+    /// Text that the bundle was calibrated with, where it is not the one that ships.
+    #[arg(long, value_name = "FILE", requires = "recalibrate")]
+    pub(crate) calibration: Option<PathBuf>,
+    /// Write the report to a file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
     /// Also check the MD5 of whole shards.
     #[arg(long)]
     pub(crate) all: bool,

@@ -9,6 +9,7 @@ use packlight_formats::quant::Codes;
 use packlight_runner::plan::Plan;
 use packlight_runner::reference::{Calibration, ReferenceError};
 use packlight_runner::text::{SpecialTokens, Tokenizer};
+use packlight_runner::verify::windows;
 
 use crate::progress;
 use crate::report::Hinted;
@@ -63,7 +64,7 @@ pub(crate) fn run(
     output: &Path,
 ) -> anyhow::Result<Compensated> {
     let plan = Plan::lower(&conversion.model, &conversion.assignment);
-    let calibration = Calibration::new(plan, windows.tokens.clone());
+    let calibration = Calibration::new(plan, windows.tokens.clone())?;
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut compensator = Compensator::new(conversion, options, folder.unwrap_or(Path::new(".")))?;
     let bar = progress::work(calibration.work(), "calibrating");
@@ -85,7 +86,7 @@ enum Failure {
 }
 
 /// The text's tokens in windows as long as the model can see, each begun as the model expects a text to begin.
-pub(crate) fn windows(conversion: &Conversion<'_>, text: &str) -> anyhow::Result<Windows> {
+pub(crate) fn cut(conversion: &Conversion<'_>, text: &str) -> anyhow::Result<Windows> {
     let (checkpoint, context) = (conversion.checkpoint(), conversion.model.context as usize);
     let path = checkpoint.folder().join("tokenizer.json");
     if !path.is_file() {
@@ -98,21 +99,15 @@ pub(crate) fn windows(conversion: &Conversion<'_>, text: &str) -> anyhow::Result
     let settings = checkpoint.json("tokenizer_config.json")?.unwrap_or_default();
     let beginning = tokenizer.beginning(&SpecialTokens::from_config(&settings))?;
     let tokens = tokenizer.encode(text)?;
-    let length = WINDOW.min(context).saturating_sub(beginning.len()).max(1);
-    // A short rest at the end would weigh its first tokens, which see little, as much as any other.
-    let whole = tokens.len() / length;
-    let count = whole.clamp(1, MAX_WINDOWS);
-    if whole > count {
-        eprintln!("note: calibrating with the first {} of {} tokens", count * length, tokens.len());
+    let length = WINDOW.min(context);
+    let windows = windows(&tokens, &beginning, length, MAX_WINDOWS);
+    let used: usize = windows.iter().map(|window| window.len() - beginning.len()).sum();
+    if windows.len() == MAX_WINDOWS && used < tokens.len() {
+        eprintln!("note: calibrating with the first {used} of {} tokens", tokens.len());
     }
-    let tokens: Vec<Vec<u32>> = tokens
-        .chunks(length)
-        .take(count)
-        .map(|tokens| [beginning.as_slice(), tokens].concat())
-        .collect();
-    if tokens.is_empty() {
+    if windows.is_empty() {
         let hint = "give a text of some 10,000 words, like what the model will read and write";
         return Err(Hinted::new("the calibration text is empty", hint).into());
     }
-    Ok(Windows { tokens, sha256: sha256(text.as_bytes()) })
+    Ok(Windows { tokens: windows, sha256: sha256(text.as_bytes()) })
 }

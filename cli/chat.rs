@@ -112,9 +112,13 @@ impl Chat<'_> {
                 End::Length | End::Stop => {}
             }
         }
-        // Also of an answer that was interrupted: it was read.
-        let said = answer.text.unwrap_or_default();
-        self.messages.push(Message::new(Role::Assistant, said));
+        if answer.generation.tokens.is_empty() {
+            // Ctrl-C came before anything was said.
+            self.messages.pop();
+        } else {
+            let said = answer.text.unwrap_or_default();
+            self.messages.push(Message::new(Role::Assistant, said));
+        }
         Ok(true)
     }
 

@@ -33,7 +33,7 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     let text = calibration::text(args.calibration.as_deref(), codes)?;
     let checkpoint = Checkpoint::open(&place::checkpoint(&args.checkpoint, &args.cache)?)?;
     let conversion = Conversion::plan(&checkpoint, scheme, &override_rules(args)?, codes)?;
-    let calibration = text.map(|text| calibration::windows(&conversion, &text)).transpose()?;
+    let calibration = text.map(|text| calibration::cut(&conversion, &text)).transpose()?;
     let records = conversion.records();
     let shards = plan_shards(&records, args.shard_bytes);
     let sidecars = sidecars::collect(&checkpoint, scheme, args.conv_template.as_deref())?;

@@ -7,6 +7,7 @@
 
 mod support;
 
+mod broken;
 mod chat;
 mod chat_config;
 mod cli;
@@ -27,3 +28,4 @@ mod sources;
 mod text;
 mod tidy;
 mod tvm;
+mod verify;

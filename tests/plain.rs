@@ -144,8 +144,12 @@ fn float32_is_read_in_both_lengths() {
         });
         assert!(logits(&bundle) == expected, "{scheme}");
         if gpu() {
-            let error = run(&["--device", "gpu"]).fails(2);
-            assert!(error.contains("float32 as it is") || error.contains("scales are"), "{error}");
+            // Scales and vectors are f32 there whatever they were; matrices are not.
+            if scheme == "q4f32_1" {
+                run(&["--device", "gpu", "-n", "2"]).ok();
+            } else {
+                assert!(run(&["--device", "gpu"]).fails(2).contains("float32 as it is"));
+            }
         }
         edit_json(&bundle.join("tensor-cache.json"), |cache| {
             let norm =

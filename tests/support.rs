@@ -5,6 +5,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use md5::{Digest as _, Md5};
+use packlight_formats::digest;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::Value;
@@ -168,6 +170,47 @@ pub(crate) fn edit_json(path: &Path, edit: impl FnOnce(&mut Value)) {
     let mut value = serde_json::from_slice(&fs_err::read(path).unwrap()).unwrap();
     edit(&mut value);
     fs_err::write(path, serde_json::to_vec(&value).unwrap()).unwrap();
+}
+
+/// Changes some bytes of a record of a bundle, whose hashes are wrong then: see [`rehash`].
+pub(crate) fn edit_record(bundle: &Path, name: &str, edit: impl FnOnce(&mut [u8])) {
+    let cache = fs_err::read(bundle.join("tensor-cache.json")).unwrap();
+    let cache: Value = serde_json::from_slice(&cache).unwrap();
+    let shards = cache["records"].as_array().unwrap();
+    let mut records = shards.iter().flat_map(|shard| {
+        shard["records"].as_array().unwrap().iter().map(move |record| (shard, record))
+    });
+    let (shard, record) = records.find(|(_, record)| record["name"] == name).unwrap();
+    let at = |key: &str| usize::try_from(record[key].as_u64().unwrap()).unwrap();
+    let path = bundle.join(shard["dataPath"].as_str().unwrap());
+    let mut bytes = fs_err::read(&path).unwrap();
+    edit(&mut bytes[at("byteOffset")..][..at("nbytes")]);
+    fs_err::write(&path, bytes).unwrap();
+}
+
+/// Changes the description of a bundle's model.
+pub(crate) fn edit_model(bundle: &Path, edit: impl FnOnce(&mut Value)) {
+    edit_json(&bundle.join("packlight.json"), |manifest| edit(&mut manifest["model"]));
+}
+
+/// Makes every hash of a bundle right again, of which each file is one chunk.
+pub(crate) fn rehash(bundle: &Path) {
+    let read = |path: &Value| fs_err::read(bundle.join(path.as_str().unwrap())).unwrap();
+    let mut cache = Vec::new();
+    edit_json(&bundle.join("tensor-cache.json"), |manifest| {
+        for shard in manifest["records"].as_array_mut().unwrap() {
+            shard["md5sum"] = digest::hex(&Md5::digest(read(&shard["dataPath"]))).into();
+        }
+        cache = serde_json::to_vec(manifest).unwrap();
+    });
+    fs_err::write(bundle.join("ndarray-cache.json"), &cache).unwrap();
+    edit_json(&bundle.join("packlight.json"), |manifest| {
+        for file in manifest["files"].as_array_mut().unwrap() {
+            let bytes = read(&file["path"]);
+            file["bytes"] = bytes.len().into();
+            file["sha256"] = vec![digest::sha256(&bytes)].into();
+        }
+    });
 }
 
 /// A tensor of a safetensors file, held.

@@ -30,12 +30,12 @@ impl Block {
 }
 
 /// The part of a tensor that a band reads.
-struct Run<'a> {
+pub(crate) struct Run<'a> {
     file: &'a WeightFile,
     tensor: &'a TensorInfo,
-    element: Element,
+    pub(crate) element: Element,
     /// Scales of an fp8 tensor.
-    scales: Option<ScaleGrid>,
+    pub(crate) scales: Option<ScaleGrid>,
     rows: Range<u64>,
     /// Elements in a row of the tensor.
     stride: u64,
@@ -49,7 +49,7 @@ impl<'a> Run<'a> {
     }
 
     /// Some columns of its rows, flat: neighbouring elements of the tensor, where they start and their bytes.
-    fn pieces(&self, columns: Range<u64>) -> impl Iterator<Item = (u64, &'a [u8])> {
+    pub(crate) fn pieces(&self, columns: Range<u64>) -> impl Iterator<Item = (u64, &'a [u8])> {
         let whole = columns == (0..self.stride);
         let height = self.rows.end - self.rows.start;
         let (pieces, length) =
@@ -110,7 +110,7 @@ pub(crate) fn release(checkpoint: &Checkpoint, weight: &Weight, rows: &Range<u64
 }
 
 /// The runs of source rows that make up some rows of a weight, in order.
-fn runs<'a>(
+pub(crate) fn runs<'a>(
     checkpoint: &'a Checkpoint,
     weight: &'a Weight,
     rows: &'a Range<u64>,

@@ -3,11 +3,12 @@
 mod mlc;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use packlight_formats::chat_config::CHAT_CONFIG;
 use packlight_formats::config::ConfigError;
 use packlight_formats::digest::sha256;
-use packlight_formats::manifest::packlight::PACKLIGHT;
+use packlight_formats::manifest::packlight::{About, PACKLIGHT};
 use packlight_formats::manifest::tensor_cache::{
     NDARRAY_CACHE, Shard, ShardRecord, TENSOR_CACHE, TensorCache,
 };
@@ -225,9 +226,14 @@ impl<S: Source> Bundle<S> {
         self.files.manifest.as_ref()
     }
 
+    /// What only the converter knows, where the manifest has it.
+    pub fn about(&self) -> Option<&About> {
+        self.manifest().and_then(|manifest| manifest.about.as_ref())
+    }
+
     /// Whether the manifest describes the model. Otherwise it was understood from MLC's chat configuration.
     pub fn is_described(&self) -> bool {
-        self.manifest().is_some_and(|manifest| manifest.about.is_some())
+        self.about().is_some()
     }
 
     /// What its user should know: how a bundle that is not described was understood.
@@ -250,6 +256,21 @@ impl<S: Source> Bundle<S> {
     /// that name.
     pub async fn file(&self, name: &str) -> Result<Option<Vec<u8>>, BundleError> {
         self.files.read(name).await
+    }
+
+    /// Some bytes of a record, which are not compared with any hash; `None` where there is no record of that name.
+    pub async fn record(
+        &self,
+        name: &str,
+        range: Range<u64>,
+    ) -> Result<Option<Vec<u8>>, BundleError> {
+        let of_shard = |shard: &Shard| {
+            let record = shard.records.iter().find(|record| record.name == name)?;
+            let place = |offset: u64| record.byte_offset + offset.min(record.nbytes);
+            Some((shard.data_path.clone(), place(range.start)..place(range.end)))
+        };
+        let Some((path, range)) = self.shards.iter().find_map(of_shard) else { return Ok(None) };
+        self.files.range(&path, range).await.map(Some)
     }
 
     /// Streams every record into `sink`; `progress` is told the bytes of each chunk.
@@ -297,6 +318,22 @@ impl<S: Source> Files<S> {
             let bytes = bytes.get_or_insert_with(Vec::new);
             for i in 0..file.sha256.len() {
                 bytes.extend(self.chunk(manifest, file, i).await?);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Some bytes of a file of the bundle, which are not compared with any hash.
+    async fn range(&self, name: &str, range: Range<u64>) -> Result<Vec<u8>, BundleError> {
+        let Some(manifest) = &self.manifest else {
+            return Ok(self.source.range(name, range).await?);
+        };
+        let mut bytes = Vec::new();
+        for file in manifest.parts(name) {
+            let first = file.holds.as_ref().map_or(0, |span| span.start);
+            let (start, end) = (range.start.max(first), range.end.min(first + file.bytes));
+            if start < end {
+                bytes.extend(self.source.range(&file.path, start - first..end - first).await?);
             }
         }
         Ok(bytes)

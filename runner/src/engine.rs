@@ -143,6 +143,56 @@ impl Engine {
         &self.runs_on
     }
 
+    /// Logits of a position.
+    pub fn vocab(&self) -> usize {
+        match &self.executor {
+            Executor::Cpu(reference) => {
+                let plan = reference.plan();
+                plan.slot(plan.logits).width as usize
+            }
+            Executor::Gpu(gpu) => usize::try_from(gpu.vocab()).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// The GPU that it runs on.
+    pub fn gpu(&self) -> Option<&GpuExecutor> {
+        match &self.executor {
+            Executor::Gpu(gpu) => Some(gpu),
+            Executor::Cpu(_) => None,
+        }
+    }
+
+    /// The executors of two engines of one plan, a GPU's and the reference.
+    pub(crate) fn pair<'a>(
+        gpu: &'a mut Self,
+        reference: &'a mut Self,
+    ) -> Option<(&'a mut GpuExecutor, &'a mut Reference)> {
+        match (&mut gpu.executor, &mut reference.executor) {
+            (Executor::Gpu(gpu), Executor::Cpu(reference)) => Some((gpu, reference)),
+            _ => None,
+        }
+    }
+
+    #[cfg(test)]
+    fn unread(executor: Executor, runs_on: RunsOn, capacity: Capacity) -> Self {
+        let (seen, turning_point) = (Vec::new(), None);
+        Self { executor, runs_on, capacity, seen, turning_point, turned: false }
+    }
+
+    /// An engine of an executor that is loaded already.
+    #[cfg(test)]
+    pub(crate) fn of_gpu(gpu: GpuExecutor, capacity: Capacity) -> Self {
+        let runs_on = RunsOn::Gpu(gpu.gpu().adapter().clone());
+        Self::unread(Executor::Gpu(Box::new(gpu)), runs_on, capacity)
+    }
+
+    /// The same of a reference.
+    #[cfg(test)]
+    pub(crate) fn of_reference(reference: Reference, capacity: Capacity) -> Self {
+        let executor = Executor::Cpu(Box::new(reference));
+        Self::unread(executor, RunsOn::Cpu { fallback: None }, capacity)
+    }
+
     /// What the GPU's kernels rely on; `None` on the CPU.
     pub fn caps(&self) -> Option<Caps> {
         match &self.executor {

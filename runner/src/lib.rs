@@ -11,3 +11,4 @@ pub mod plan;
 pub mod reference;
 pub mod source;
 pub mod text;
+pub mod verify;

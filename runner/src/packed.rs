@@ -26,7 +26,7 @@ pub enum PackedError {
 
 /// Records of a plan, as they are stored.
 #[derive(Debug, Default)]
-pub(crate) struct PackedWeights {
+pub struct PackedWeights {
     records: HashMap<String, Stored>,
 }
 
@@ -87,13 +87,6 @@ impl PackedWeights {
                 out.iter_mut().zip(row).for_each(|(out, value)| *out = value);
             }
         }
-    }
-
-    /// A vector, decoded.
-    pub(crate) fn vector(&self, weight: &PlanWeight) -> Vec<f32> {
-        let mut out = vec![0.0; weight.rows as usize];
-        (0..).zip(out.chunks_mut(1)).for_each(|(n, out)| self.row(weight, n, out));
-        out
     }
 
     /// The bytes of row `n` of a record with that many rows; all there once [`PackedWeights::finish`] has passed.
@@ -162,6 +155,7 @@ impl WeightSink for PackedWeights {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reference::Weights as _;
 
     /// The same values as bfloat16, as float32 that travels as bfloat16, and as float32 that does not.
     #[test]

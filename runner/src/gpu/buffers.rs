@@ -5,7 +5,7 @@ use super::device::Gpu;
 use crate::executor::{Capacity, Live};
 use crate::gpu::place::{Placed, Placement};
 use crate::kernels::{Call, Resource};
-use crate::plan::{Plan, Rows, SlotId};
+use crate::plan::{CacheId, Plan, Rows, SlotId};
 
 /// Activations, caches, inputs and results.
 #[derive(Debug)]
@@ -155,6 +155,11 @@ impl Buffers {
 
     pub(super) fn slot(&self, slot: SlotId) -> &wgpu::Buffer {
         &self.slots[slot.0]
+    }
+
+    /// Keys and values, `[context, kv_heads, head_dim]` each.
+    pub(super) fn cache(&self, cache: CacheId) -> [&wgpu::Buffer; 2] {
+        [&self.keys[cache.0], &self.values[cache.0]]
     }
 
     pub(super) fn token(&self) -> &wgpu::Buffer {

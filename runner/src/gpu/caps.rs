@@ -5,7 +5,7 @@ use std::str::FromStr;
 /// Limits and optional features of a device, as far as anything here depends on them.
 ///
 /// As a ceiling it says what may be used; of a device, what is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Caps {
     /// Bytes of one storage binding.
     pub binding_bytes: u64,
@@ -28,7 +28,8 @@ pub struct Caps {
 }
 
 /// Something that not every device has and that is used only by those who ask for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Feature<T> {
     /// Not asked for.
     Off,
@@ -39,7 +40,7 @@ pub enum Feature<T> {
 }
 
 /// How many threads a subgroup may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct SubgroupSizes {
     pub min: u32,
     pub max: u32,

@@ -1,5 +1,7 @@
 //! Runs a plan: buffers, pipelines and bind groups are made once, dispatches follow the live lengths of each call.
 
+use std::collections::BTreeMap;
+
 use packlight_formats::RecordSpec;
 use packlight_formats::rope::Rope;
 
@@ -21,7 +23,7 @@ use crate::plan::{Plan, PlanWeight, SlotId};
 /// [`forward`](Self::forward).
 #[derive(Debug)]
 pub struct GpuExecutor {
-    gpu: Gpu,
+    pub(super) gpu: Gpu,
     capacity: Capacity,
     vocab: u32,
     logits: SlotId,
@@ -34,17 +36,19 @@ pub struct GpuExecutor {
     host_tables: Vec<(PlanWeight, SlotId)>,
     host: PackedWeights,
     loaded: bool,
-    buffers: Buffers,
-    dispatches: Vec<Dispatch>,
+    pub(super) buffers: Buffers,
+    pub(super) dispatches: Vec<Dispatch>,
     argmax: Dispatch,
     pipelines: Pipelines,
-    readback: Readback,
+    pub(super) readback: Readback,
 }
 
 /// A call, ready to be encoded.
 #[derive(Debug)]
-struct Dispatch {
+pub(super) struct Dispatch {
+    pub(super) step: usize,
     place: String,
+    pub(super) kernel: &'static str,
     work: Work,
     pipeline: wgpu::ComputePipeline,
     bind_group: wgpu::BindGroup,
@@ -65,9 +69,19 @@ impl GpuExecutor {
         capacity: Capacity,
         placement: &Placement,
     ) -> Result<Self, GpuError> {
-        let mut calls = kernels::lower(plan, placement, &gpu.caps())?;
-        calls.push(kernels::argmax(plan, placement, &gpu.caps())?);
+        let calls = kernels::lower(plan, placement, &gpu.caps())?;
+        Self::with_calls(gpu, plan, capacity, placement, calls).await
+    }
 
+    /// The same with the calls of a pass made as well.
+    pub(crate) async fn with_calls(
+        gpu: &Gpu,
+        plan: &Plan,
+        capacity: Capacity,
+        placement: &Placement,
+        mut calls: Vec<Call>,
+    ) -> Result<Self, GpuError> {
+        calls.push(kernels::argmax(plan, placement, &gpu.caps())?);
         let arena = gpu
             .scoped("allocating weights", || Arena::new(gpu, plan, placement, IN_FLIGHT_BYTES))
             .await?;
@@ -83,7 +97,9 @@ impl GpuExecutor {
                     let pipeline = pipelines.get(gpu, call);
                     let layout = &pipeline.layout;
                     Dispatch {
+                        step: call.step,
                         place: call.place.clone(),
+                        kernel: call.kernel.name,
                         work: call.work.clone(),
                         pipeline: pipeline.compute.clone(),
                         bind_group: buffers.bind(gpu, &arena, placement, layout, (index, call)),
@@ -130,6 +146,25 @@ impl GpuExecutor {
         self.capacity
     }
 
+    /// The device it runs on.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Logits of a position.
+    pub fn vocab(&self) -> u64 {
+        self.logits_width
+    }
+
+    /// The kernels of one pass, and how often each is dispatched at most.
+    pub fn kernels(&self) -> BTreeMap<&'static str, usize> {
+        let mut kernels = BTreeMap::new();
+        for dispatch in &self.dispatches {
+            *kernels.entry(dispatch.kernel).or_default() += 1;
+        }
+        kernels
+    }
+
     /// What its kernels rely on.
     pub fn caps(&self) -> Caps {
         self.gpu.caps()
@@ -152,17 +187,7 @@ impl GpuExecutor {
         past: u32,
         want: Want,
     ) -> Result<Output, GpuError> {
-        let live = self.live(tokens, past, want)?;
-        let turns: Vec<_> = self.ropes.iter().map(|rope| turns(rope, self.length, live)).collect();
-        self.buffers.write_inputs(&self.gpu.queue, live, tokens, &turns);
-        for (table, slot) in &self.host_tables {
-            let mut rows = vec![0f32; tokens.len() * table.columns as usize];
-            for (&token, row) in tokens.iter().zip(rows.chunks_mut(table.columns as usize)) {
-                self.host.row(table, token as usize, row);
-            }
-            let slot = self.buffers.slot(*slot);
-            self.gpu.queue.write_buffer(slot, 0, bytemuck::cast_slice(&rows));
-        }
+        let live = self.begin(tokens, past, want)?;
         match want {
             Want::Nothing => {
                 self.run(live, None)?;
@@ -183,6 +208,27 @@ impl GpuExecutor {
         }
     }
 
+    /// Checks a call and writes what it is given.
+    pub(super) fn begin(
+        &mut self,
+        tokens: &[u32],
+        past: u32,
+        want: Want,
+    ) -> Result<Live, GpuError> {
+        let live = self.live(tokens, past, want)?;
+        let turns: Vec<_> = self.ropes.iter().map(|rope| turns(rope, self.length, live)).collect();
+        self.buffers.write_inputs(&self.gpu.queue, live, tokens, &turns);
+        for (table, slot) in &self.host_tables {
+            let mut rows = vec![0f32; tokens.len() * table.columns as usize];
+            for (&token, row) in tokens.iter().zip(rows.chunks_mut(table.columns as usize)) {
+                self.host.row(table, token as usize, row);
+            }
+            let slot = self.buffers.slot(*slot);
+            self.gpu.queue.write_buffer(slot, 0, bytemuck::cast_slice(&rows));
+        }
+        Ok(live)
+    }
+
     /// The lengths of a call, or why it cannot be made.
     fn live(&self, tokens: &[u32], past: u32, want: Want) -> Result<Live, GpuError> {
         if !self.loaded {
@@ -196,10 +242,21 @@ impl GpuExecutor {
         })
     }
 
-    /// Encodes and submits one pass, and the copy `(from, to, bytes)` of what is wanted from it.
+    /// Submits one pass over the whole plan, and the copy `(from, to, bytes)` of what is wanted from it.
     fn run(
         &self,
         live: Live,
+        copy: Option<(&wgpu::Buffer, &wgpu::Buffer, u64)>,
+    ) -> Result<(), GpuError> {
+        let wants_token = copy.is_some_and(|(from, ..)| from == self.buffers.token());
+        self.submit(live, self.dispatches.iter().chain(wants_token.then_some(&self.argmax)), copy)
+    }
+
+    /// Encodes and submits some dispatches and a copy.
+    pub(super) fn submit<'a>(
+        &self,
+        live: Live,
+        dispatches: impl Iterator<Item = &'a Dispatch>,
         copy: Option<(&wgpu::Buffer, &wgpu::Buffer, u64)>,
     ) -> Result<(), GpuError> {
         const DOING: &str = "running the model";
@@ -207,8 +264,7 @@ impl GpuExecutor {
         let mut encoder = self.gpu.device.create_command_encoder(&descriptor);
         {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-            let wants_token = copy.is_some_and(|(from, ..)| from == self.buffers.token());
-            for dispatch in self.dispatches.iter().chain(wants_token.then_some(&self.argmax)) {
+            for dispatch in dispatches {
                 let Some(groups) = dispatch.work.workgroups(live) else { continue };
                 let [x, y] = kernels::fold(groups, self.gpu.caps().groups_per_dimension)
                     .map_err(|source| GpuError::Grid { place: dispatch.place.clone(), source })?;

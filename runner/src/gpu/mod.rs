@@ -10,8 +10,9 @@ mod flow;
 mod pipelines;
 mod place;
 mod readback;
+mod steps;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use caps::{Caps, Feature, SubgroupSizes};
 pub use device::{Adapter, Gpu, Listed, adapters};

@@ -130,7 +130,9 @@ impl KernelOp {
 /// A kernel and everything that one use of it in a plan is given.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// Where in the model it belongs.
+    /// Which step of the plan it belongs to.
+    pub step: usize,
+    /// Where in the model that is.
     pub place: String,
     pub kernel: &'static Kernel,
     /// Threads of a workgroup.
@@ -194,8 +196,8 @@ impl Work {
 /// The calls of one pass over a plan, in order.
 pub fn lower(plan: &Plan, placement: &Placement, caps: &Caps) -> Result<Vec<Call>, PlanError> {
     let mut calls = Vec::new();
-    for step in &plan.steps {
-        let site = Site { plan, placement, caps, place: &step.place };
+    for (index, step) in plan.steps.iter().enumerate() {
+        let site = Site { plan, placement, caps, step: index, place: &step.place };
         match step.op {
             Op::Gather { table, out } => calls.extend(gather::calls(site, table, out)?),
             // Done before the first call.
@@ -227,7 +229,8 @@ pub fn lower(plan: &Plan, placement: &Placement, caps: &Caps) -> Result<Vec<Call
 
 /// The call that takes the most likely token from the logits.
 pub fn argmax(plan: &Plan, placement: &Placement, caps: &Caps) -> Result<Call, PlanError> {
-    argmax::call(Site { plan, placement, caps, place: "argmax" }, plan.logits)
+    let site = Site { plan, placement, caps, step: plan.steps.len(), place: "argmax" };
+    argmax::call(site, plan.logits)
 }
 
 /// What lowering a step can look at.
@@ -236,6 +239,7 @@ struct Site<'a> {
     plan: &'a Plan,
     placement: &'a Placement,
     caps: &'a Caps,
+    step: usize,
     place: &'a str,
 }
 
@@ -268,6 +272,7 @@ impl<'a> Site<'a> {
     ) -> Result<Call, PlanError> {
         let kernel = self.kernel(op)?;
         Ok(Call {
+            step: self.step,
             place: self.place.into(),
             kernel,
             threads: kernel.threads(self.caps),

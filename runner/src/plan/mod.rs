@@ -11,6 +11,8 @@ use packlight_formats::model::Activation;
 use packlight_formats::quant::Storage;
 use packlight_formats::rope::Rope;
 
+pub use uses::Left;
+
 /// Index into [`Plan::slots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotId(pub usize);

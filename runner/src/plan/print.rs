@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Formatter, Result};
 
-use super::{Columns, Factor, Heads, Op, Plan, Rows, SlotId, WeightId};
+use super::{Columns, Factor, Heads, Left, Op, Plan, Rows, SlotId, WeightId};
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -10,15 +10,35 @@ impl Display for Plan {
             writeln!(f, "cache {i}: [positions, {}, {}] x 2", cache.kv_heads, cache.head_dim)?;
         }
         for step in &self.steps {
-            write!(f, "{:<20} ", step.place)?;
-            self.op(f, &step.op)?;
-            writeln!(f)?;
+            writeln!(f, "{:<20} {}", step.place, Line(self, &step.op))?;
         }
         write!(f, "logits: {}", self.slot_text(self.logits))
     }
 }
 
+/// An operation as text.
+struct Line<'a>(&'a Plan, &'a Op);
+
+impl Display for Line<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        self.0.op(f, self.1)
+    }
+}
+
 impl Plan {
+    /// An operation of this plan as its line in the list.
+    pub fn line(&self, op: &Op) -> String {
+        Line(self, op).to_string()
+    }
+
+    /// The tensor that a step leaves something in.
+    pub fn left_text(&self, left: Left) -> String {
+        match left {
+            Left::Slot(slot) => self.slot_text(slot),
+            Left::Cache(cache) => format!("cache {}", cache.0),
+        }
+    }
+
     fn op(&self, f: &mut Formatter<'_>, op: &Op) -> Result {
         let slot = |id| self.slot_text(id);
         let weight = |id| self.weight_text(id);

@@ -1,6 +1,14 @@
 //! What each operation needs and leaves: for those who run a plan in parts.
 
-use super::{CacheId, Factor, Op, SlotId, WeightId};
+use super::{CacheId, Factor, Op, Plan, SlotId, WeightId};
+
+/// What a step leaves for later ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Slot(SlotId),
+    /// Keys and values of this call's tokens.
+    Cache(CacheId),
+}
 
 impl Op {
     /// The weights that it reads.
@@ -60,6 +68,22 @@ impl Op {
         }
     }
 
+    /// What it changes, wholly or in part.
+    pub fn leaves(&self) -> Left {
+        match *self {
+            Self::Gather { out, .. }
+            | Self::HostGather { out, .. }
+            | Self::RmsNorm { out, .. }
+            | Self::Matmul { out, .. }
+            | Self::Attend { out, .. }
+            | Self::Gate { out, .. }
+            | Self::Copy { out, .. } => Left::Slot(out),
+            Self::HeadNorm { x, .. } | Self::Rope { x, .. } => Left::Slot(x.slot),
+            Self::Add { x, .. } | Self::Scale { x, .. } | Self::Softcap { x, .. } => Left::Slot(x),
+            Self::StoreKv { cache, .. } => Left::Cache(cache),
+        }
+    }
+
     /// The cache whose keys and values it reads.
     pub fn attends(&self) -> Option<CacheId> {
         match *self {
@@ -73,6 +97,19 @@ impl Op {
         match *self {
             Self::StoreKv { cache, .. } => Some(cache),
             _ => None,
+        }
+    }
+}
+
+impl Plan {
+    /// Multiplications of a step for each token, but for those that depend on its position.
+    pub fn work(&self, op: &Op) -> u64 {
+        match *op {
+            Op::Matmul { weight, .. } => {
+                let weight = self.weight(weight);
+                u64::from(weight.rows) * u64::from(weight.columns)
+            }
+            _ => 0,
         }
     }
 }

@@ -3,14 +3,18 @@
 
 mod calibrate;
 pub mod ops;
+mod weights;
+mod windows;
 
 use packlight_formats::RecordSpec;
 
 use crate::executor::{CallError, Capacity, Live, Output, Want, WeightSink};
 use crate::packed::{PackedError, PackedWeights};
-use crate::plan::{Columns, Factor, Heads, Op, Plan, Rows, SlotId, WeightId};
+use crate::plan::{Columns, Factor, Heads, Left, Op, Plan, Rows, SlotId, WeightId};
 pub use calibrate::Calibration;
 use ops::{AttendParams, ColumnView, HeadView};
+pub use weights::Weights;
+pub use windows::Windows;
 
 /// What can go wrong before or during a call.
 #[derive(Debug, thiserror::Error)]
@@ -23,9 +27,9 @@ pub enum ReferenceError {
 
 /// A plan, its weights and its KV cache.
 #[derive(Debug)]
-pub struct Reference {
+pub struct Reference<W = PackedWeights> {
     plan: Plan,
-    weights: PackedWeights,
+    weights: W,
     capacity: Capacity,
     /// Activations by slot; as long as the current call needs.
     slots: Vec<Vec<f32>>,
@@ -44,12 +48,30 @@ struct KvCache {
 impl Reference {
     /// A reference without its weights: write them (it is a [`WeightSink`]), then call [`Reference::finish`].
     pub fn new(plan: Plan, capacity: Capacity) -> Self {
+        let weights = PackedWeights::of(&plan.weights);
+        Self::over(plan, weights, capacity)
+    }
+
+    /// Every weight has arrived.
+    pub fn finish(&self) -> Result<(), ReferenceError> {
+        Ok(self.weights.finish()?)
+    }
+
+    /// The weights alone.
+    pub fn into_weights(self) -> PackedWeights {
+        self.weights
+    }
+}
+
+impl<W: Weights> Reference<W> {
+    /// A reference over weights that are there already.
+    pub fn over(plan: Plan, weights: W, capacity: Capacity) -> Self {
         let caches = plan.caches.iter().map(|cache| {
             let size = capacity.context as usize * (cache.kv_heads * cache.head_dim) as usize;
             KvCache { keys: vec![0.0; size], values: vec![0.0; size] }
         });
         Self {
-            weights: PackedWeights::of(&plan.weights),
+            weights,
             capacity,
             slots: vec![Vec::new(); plan.slots.len()],
             caches: caches.collect(),
@@ -58,9 +80,23 @@ impl Reference {
         }
     }
 
-    /// Every weight has arrived.
-    pub fn finish(&self) -> Result<(), ReferenceError> {
-        Ok(self.weights.finish()?)
+    /// The plan that it runs.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What the last step that was run has left. Of a cache, keys and then values of the positions up to `end`.
+    pub(crate) fn left(&self, left: Left, end: u32) -> Vec<f32> {
+        match left {
+            Left::Slot(slot) => self.slots[slot.0].clone(),
+            Left::Cache(id) => {
+                let cache = self.plan.cache(id);
+                let width = (cache.kv_heads * cache.head_dim) as usize;
+                let KvCache { keys, values } = &self.caches[id.0];
+                let live = |array: &[f32]| array[..array.len().min(end as usize * width)].to_vec();
+                [live(keys), live(values)].concat()
+            }
+        }
     }
 
     /// Turns positions from now on as a text of `length` tokens needs it; what is cached is void where that differs.
@@ -75,17 +111,9 @@ impl Reference {
         past: u32,
         want: Want,
     ) -> Result<Output, ReferenceError> {
-        let live = self.capacity.live(tokens, past, want, self.plan.vocab())?;
-        for (slot, values) in self.plan.slots.iter().zip(&mut self.slots) {
-            let rows = match slot.rows {
-                Rows::Tokens => live.tokens,
-                Rows::Outputs => live.outputs,
-            };
-            values.resize((rows * slot.width) as usize, 0.0);
-        }
+        let live = self.begin(tokens, past, want)?;
         for i in 0..self.plan.steps.len() {
-            let op = self.plan.steps[i].op.clone();
-            self.step(&op, tokens, live);
+            self.step(i, tokens, live);
         }
         let logits = &self.slots[self.plan.logits.0];
         Ok(match want {
@@ -95,9 +123,28 @@ impl Reference {
         })
     }
 
-    fn step(&mut self, op: &Op, tokens: &[u32], live: Live) {
+    /// Checks a call and makes room for what it leaves.
+    pub(crate) fn begin(
+        &mut self,
+        tokens: &[u32],
+        past: u32,
+        want: Want,
+    ) -> Result<Live, ReferenceError> {
+        let live = self.capacity.live(tokens, past, want, self.plan.vocab())?;
+        for (slot, values) in self.plan.slots.iter().zip(&mut self.slots) {
+            let rows = match slot.rows {
+                Rows::Tokens => live.tokens,
+                Rows::Outputs => live.outputs,
+            };
+            values.resize((rows * slot.width) as usize, 0.0);
+        }
+        Ok(live)
+    }
+
+    /// Runs one step of a call.
+    pub(crate) fn step(&mut self, step: usize, tokens: &[u32], live: Live) {
         let past = live.past as usize;
-        match *op {
+        match self.plan.steps[step].op {
             Op::Gather { table, out } | Op::HostGather { table, out } => {
                 let table = self.plan.weight(table);
                 for (&token, row) in

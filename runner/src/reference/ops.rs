@@ -51,9 +51,13 @@ fn norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
     }
 }
 
+/// Rows of a weight that are decoded together: few enough to stay in a core's cache while every token meets them.
+const ROWS: usize = 16;
+
 /// `out[t, n] = sum_k x[t, k] * weight[n, k] + bias[n]`.
 ///
-/// `weight_row(n, row)` writes row `n` of the weight, so that packed weights are decoded once per call.
+/// `weight_row(n, row)` writes row `n` of the weight; it is called once for each row, so that what is packed is decoded
+/// once for all tokens. Each sum is made by one thread in an order of its own, whatever the threads and tokens are.
 pub fn matmul(
     x: &[f32],
     columns: usize,
@@ -64,20 +68,22 @@ pub fn matmul(
 ) {
     let tokens = x.len() / columns;
     let mut transposed = vec![0.0; rows * tokens]; // [rows, tokens], so that threads own whole runs of it
-    transposed.par_chunks_mut(tokens).enumerate().for_each_init(
-        || vec![0.0; columns],
-        |row, (n, out)| {
-            weight_row(n, row);
-            for (x, out) in x.chunks(columns).zip(out) {
-                *out = dot(x, row) + bias.map_or(0.0, |bias| bias[n]);
+    transposed.par_chunks_mut(ROWS * tokens).enumerate().for_each_init(
+        || vec![0.0; ROWS * columns],
+        |block, (i, out)| {
+            let first = i * ROWS;
+            let block = &mut block[..out.len() / tokens * columns];
+            block.chunks_mut(columns).zip(first..).for_each(|(row, n)| weight_row(n, row));
+            for (t, x) in x.chunks(columns).enumerate() {
+                for (i, row) in block.chunks(columns).enumerate() {
+                    out[i * tokens + t] = dot(x, row) + bias.map_or(0.0, |bias| bias[first + i]);
+                }
             }
         },
     );
-    for (t, out) in out.chunks_mut(rows).enumerate() {
-        for (n, out) in out.iter_mut().enumerate() {
-            *out = transposed[n * tokens + t];
-        }
-    }
+    out.par_chunks_mut(rows).enumerate().for_each(|(t, out)| {
+        out.iter_mut().zip(transposed.iter().skip(t).step_by(tokens)).for_each(|(o, x)| *o = *x);
+    });
 }
 
 /// Turns the pairs `(i, i + pairs)` of each head by `(past + t) * inv_freq[i]`, and stretches them by `factor`.

@@ -114,6 +114,11 @@ impl Text {
         Ok(self.tokenizer.encode_plain(text, &self.special)?)
     }
 
+    /// What the model expects a text to begin with.
+    pub fn beginning(&self) -> Result<Vec<u32>, TextError> {
+        Ok(self.tokenizer.beginning(&self.special)?)
+    }
+
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer

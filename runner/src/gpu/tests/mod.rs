@@ -5,7 +5,7 @@
 
 mod layouts;
 mod limits;
-mod models;
+pub(crate) mod models;
 mod ops;
 mod optional;
 
@@ -27,7 +27,7 @@ const CAPACITY: Capacity = Capacity { context: 320, chunk: 48, outputs: 48 };
 
 /// A device held to these limits; `None`, said loudly, where the machine has none and `REQUIRE_GPU` is not set.
 #[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
-fn gpu(ceiling: Caps) -> Option<Gpu> {
+pub(crate) fn gpu(ceiling: Caps) -> Option<Gpu> {
     match block_on(Gpu::open(Some(ceiling))) {
         Ok(gpu) => Some(gpu),
         Err(GpuError::NoAdapter) if std::env::var_os("REQUIRE_GPU").is_none() => {
@@ -81,7 +81,7 @@ fn content(record: &RecordSpec) -> Vec<u8> {
 }
 
 /// Writes every record in pieces of 68 bytes, which cross rows, groups and regions.
-fn load<S: WeightSink>(sink: &mut S, plan: &Plan)
+pub(crate) fn load<S: WeightSink>(sink: &mut S, plan: &Plan)
 where
     S::Error: std::fmt::Debug,
 {

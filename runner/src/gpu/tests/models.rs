@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 
 /// A small Qwen3 (norms of heads, tied head) or Mistral (window, head of its own).
-pub(super) fn model(kind: &str, layers: u32) -> Plan {
+pub(crate) fn model(kind: &str, layers: u32) -> Plan {
     let mut config = json!({
         "model_type": kind,
         "vocab_size": 300,

@@ -1,0 +1,48 @@
+//! A call step by step, for those who look for the step that goes wrong.
+
+use super::error::GpuError;
+use super::executor::GpuExecutor;
+use crate::executor::{Live, Want};
+use crate::plan::{Left, Plan, Rows};
+
+impl GpuExecutor {
+    /// Begins a call that [`GpuExecutor::step`] goes on with: `tokens` at positions `past..`, logits wanted of all.
+    pub fn begin_steps(&mut self, tokens: &[u32], past: u32) -> Result<Live, GpuError> {
+        self.begin(tokens, past, Want::AllLogits)
+    }
+
+    /// Runs the next step of a call and returns what it leaves: a slot's rows in use, or keys and then values of the
+    /// positions up to now.
+    pub async fn step(
+        &mut self,
+        plan: &Plan,
+        step: usize,
+        live: Live,
+    ) -> Result<Vec<f32>, GpuError> {
+        self.submit(live, self.dispatches.iter().filter(|dispatch| dispatch.step == step), None)?;
+        let (parts, floats) = match plan.steps[step].op.leaves() {
+            Left::Slot(id) => {
+                let slot = plan.slot(id);
+                let rows = match slot.rows {
+                    Rows::Tokens => live.tokens,
+                    Rows::Outputs => live.outputs,
+                };
+                (vec![self.buffers.slot(id).clone()], u64::from(rows) * u64::from(slot.width))
+            }
+            Left::Cache(id) => {
+                let cache = plan.cache(id);
+                let width = u64::from(cache.kv_heads) * u64::from(cache.head_dim);
+                let parts = self.buffers.cache(id).map(Clone::clone).to_vec();
+                (parts, u64::from(live.past + live.tokens) * width)
+            }
+        };
+        let mut values = Vec::new();
+        for part in parts {
+            let bytes = (4 * floats).min(part.size());
+            let result = self.readback.take(&self.gpu, bytes);
+            self.submit(live, std::iter::empty(), Some((&part, &result, bytes)))?;
+            values.extend(self.readback.read::<f32>(&self.gpu, result, bytes).await?);
+        }
+        Ok(values)
+    }
+}
