@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use packlight_convert::OverrideRule;
+use packlight_formats::manifest::Names;
 use packlight_formats::quant::codes::CODES;
 use packlight_formats::quant::{Codes, SCHEMES, Scheme};
+use packlight_pack::{Cut, HOSTS, Host};
 use packlight_runner::gpu::Caps;
 use packlight_runner::text::{Sampling, SamplingError};
 
@@ -20,6 +22,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Convert(ConvertArgs),
+    Pack(PackArgs),
     Verify(VerifyArgs),
     Run(RunArgs),
     Inspect(InspectArgs),
@@ -54,7 +57,7 @@ pub(crate) enum RoundingChoice {
 pub(crate) struct ConvertArgs {
     /// Folder with config.json and *.safetensors, or hf://owner/name[@revision].
     pub(crate) checkpoint: PathBuf,
-    /// Folder to write the bundle to; must be empty or not exist.
+    /// Folder to write the bundle to; must be empty or not exist, or hold what a stopped conversion left.
     #[arg(short, long, required_unless_present = "dry_run")]
     pub(crate) output: Option<PathBuf>,
     /// Quantisation scheme.
@@ -82,10 +85,12 @@ pub(crate) struct ConvertArgs {
     /// Size at which a weight shard is closed.
     #[arg(long, default_value = "32MiB", value_name = "SIZE", value_parser = parse_size)]
     pub(crate) shard_bytes: u64,
+    #[command(flatten)]
+    pub(crate) cut: CutArgs,
     /// Print what would be written, and write nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Replace a bundle that is already in the output folder.
+    /// Replace a bundle that is already in the output folder, finished or not.
     #[arg(long)]
     pub(crate) force: bool,
     /// Convert NaN and infinite weights too, as the scheme does.
@@ -96,6 +101,56 @@ pub(crate) struct ConvertArgs {
     /// Threads for quantising; default: all.
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How a bundle is cut into files.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CutArgs {
+    /// Cut the bundle to the limits of a host (docs/hosts.md has them).
+    #[arg(long, value_name = "NAME", value_parser = host_names())]
+    host: Option<String>,
+    /// No file is larger; larger shards and tokenizers are stored in parts.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_file_bytes: Option<u64>,
+    /// Name files as MLC does, or by their content, so that they can be cached for ever and replaced safely.
+    #[arg(long, default_value = "plain")]
+    names: NamesChoice,
+}
+
+impl CutArgs {
+    pub(crate) fn cut(&self) -> Cut {
+        let names = match self.names {
+            NamesChoice::Plain => Names::Plain,
+            NamesChoice::Hashed => Names::Hashed,
+        };
+        let host = self.host.as_deref().and_then(Host::find);
+        Cut { max_file_bytes: self.max_file_bytes, names, host }
+    }
+}
+
+/// How files are named.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum NamesChoice {
+    Plain,
+    Hashed,
+}
+
+/// Cut a bundle anew, for another host, without converting it again.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PackArgs {
+    /// Bundle folder: one of ours, or one that MLC-LLM converted.
+    pub(crate) bundle: PathBuf,
+    /// Folder to write the new bundle to; must be empty or not exist, or hold what a stopped run left.
+    #[arg(short, long)]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) cut: CutArgs,
+    /// Replace a bundle that is already in the output folder, finished or not.
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Print the result as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
@@ -336,6 +391,10 @@ pub(crate) struct DemoArgs {
 
 fn scheme_names() -> Vec<&'static str> {
     SCHEMES.iter().map(|scheme| scheme.name).collect()
+}
+
+fn host_names() -> Vec<&'static str> {
+    HOSTS.iter().map(|host| host.name).collect()
 }
 
 fn codes_names() -> Vec<&'static str> {

@@ -3,9 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use packlight_convert::{
-    Checkpoint, Compensated, Compensator, Conversion, ConvertError, StreamOptions,
-};
+use packlight_convert::{Compensated, Compensator, Conversion, ConvertError, StreamOptions};
 use packlight_formats::digest::sha256;
 use packlight_formats::quant::Codes;
 use packlight_runner::plan::Plan;
@@ -23,9 +21,9 @@ const WINDOW: usize = 512;
 /// More text than this adds time and next to nothing else.
 const MAX_WINDOWS: usize = 128;
 
-/// What a calibration leaves.
-pub(crate) struct Calibrated {
-    pub(crate) compensated: Compensated,
+/// A text as the model will see it.
+pub(crate) struct Windows {
+    tokens: Vec<Vec<u32>>,
     /// Of the text.
     pub(crate) sha256: String,
 }
@@ -61,14 +59,12 @@ fn read(file: &Path) -> Result<Vec<u8>, Hinted> {
 /// Runs the text through the model; the codes wait in a file beside the bundle.
 pub(crate) fn run(
     conversion: &Conversion<'_>,
-    checkpoint: &Checkpoint,
-    text: &str,
+    windows: &Windows,
     options: StreamOptions,
     output: &Path,
-) -> anyhow::Result<Calibrated> {
-    let windows = cut(checkpoint, text, conversion.model.context as usize)?;
+) -> anyhow::Result<Compensated> {
     let plan = Plan::lower(&conversion.model, &conversion.assignment);
-    let calibration = Calibration::new(plan, windows)?;
+    let calibration = Calibration::new(plan, windows.tokens.clone())?;
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut compensator = Compensator::new(conversion, options, folder.unwrap_or(Path::new(".")))?;
     let bar = progress::work(calibration.work(), "calibrating");
@@ -77,7 +73,7 @@ pub(crate) fn run(
         |work| bar.inc(work),
     )?;
     bar.finish_and_clear();
-    Ok(Calibrated { compensated: compensator.finish(), sha256: sha256(text.as_bytes()) })
+    Ok(compensator.finish())
 }
 
 /// Either side of the joint may fail.
@@ -90,7 +86,8 @@ enum Failure {
 }
 
 /// The text's tokens in windows as long as the model can see, each begun as the model expects a text to begin.
-fn cut(checkpoint: &Checkpoint, text: &str, context: usize) -> anyhow::Result<Vec<Vec<u32>>> {
+pub(crate) fn cut(conversion: &Conversion<'_>, text: &str) -> anyhow::Result<Windows> {
+    let (checkpoint, context) = (conversion.checkpoint(), conversion.model.context as usize);
     let path = checkpoint.folder().join("tokenizer.json");
     if !path.is_file() {
         let message = "the checkpoint has no tokenizer.json, so no text can be run through it";
@@ -112,5 +109,5 @@ fn cut(checkpoint: &Checkpoint, text: &str, context: usize) -> anyhow::Result<Ve
         let hint = "give a text of some 10,000 words, like what the model will read and write";
         return Err(Hinted::new("the calibration text is empty", hint).into());
     }
-    Ok(windows)
+    Ok(Windows { tokens: windows, sha256: sha256(text.as_bytes()) })
 }

@@ -8,17 +8,20 @@ use indicatif::{HumanBytes, ProgressBar};
 use packlight_convert::{
     Checkpoint, Conversion, ConvertError, OverrideRule, PlannedWeight, StreamOptions,
 };
+use packlight_formats::manifest::Requires;
+use packlight_formats::manifest::packlight::About;
 use packlight_formats::quant::{Codes, Rounding, Scheme, Storage};
 use packlight_formats::record::RecordSpec;
 use packlight_pack::{
-    BundleInfo, Folder, Occupied, PackError, ShardPlan, Sidecar, Written, plan_shards, write_bundle,
+    ClaimOptions, Contents, Cut, Draft, Occupied, PackError, ShardPlan, Sidecar, Written,
+    plan_shards,
 };
-use serde_json::json;
 
 use crate::args::{ConvertArgs, RoundingChoice};
-use crate::calibration::{self, Calibrated};
+use crate::calibration::Windows;
+use crate::pack::{print_written, refuse_same, report_kept, warn_of_parts};
 use crate::report::Hinted;
-use crate::{place, progress, sidecars};
+use crate::{calibration, interrupt, place, progress, sidecars};
 
 pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     if let Some(threads) = args.threads {
@@ -27,9 +30,10 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     let scheme = Scheme::find(&args.scheme).ok_or_else(|| unknown("scheme", &args.scheme))?;
     let codes = Codes::find(&args.codes).ok_or_else(|| unknown("chooser", &args.codes))?;
     let rounding = rounding(args.rounding, codes)?;
-    let calibration = calibration::text(args.calibration.as_deref(), codes)?;
+    let text = calibration::text(args.calibration.as_deref(), codes)?;
     let checkpoint = Checkpoint::open(&place::checkpoint(&args.checkpoint, &args.cache)?)?;
     let conversion = Conversion::plan(&checkpoint, scheme, &override_rules(args)?, codes)?;
+    let calibration = text.map(|text| calibration::cut(&conversion, &text)).transpose()?;
     let records = conversion.records();
     let shards = plan_shards(&records, args.shard_bytes);
     let sidecars = sidecars::collect(&checkpoint, scheme, args.conv_template.as_deref())?;
@@ -42,21 +46,33 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     }
     let occupied = if args.force { Occupied::Replace } else { Occupied::Refuse };
     if let Some(output) = &args.output {
-        Folder::check(output, occupied)?;
+        refuse_same(&args.checkpoint, output)?;
+        Draft::check_folder(output, occupied)?;
     }
+    let options = StreamOptions { allow_non_finite: args.allow_non_finite, rounding };
+    let job = Job {
+        conversion,
+        records,
+        shards,
+        sidecars: sidecars.files,
+        cut: args.cut.cut(),
+        occupied,
+        options,
+        calibration,
+    };
+    let draft = job.draft()?;
+    let shard_bytes = (job.shards.len() > 1).then_some(args.shard_bytes);
+    warn_of_parts(&draft, shard_bytes);
     let Some(output) = args.output.as_ref().filter(|_| !args.dry_run) else {
-        print_plan(&conversion, &shards, &sidecars.files);
+        print_plan(&job, &draft);
         return Ok(true);
     };
-    let options = StreamOptions { allow_non_finite: args.allow_non_finite, rounding };
-    let calibrated = match &calibration {
-        Some(text) => Some(calibration::run(&conversion, &checkpoint, text, options, output)?),
-        None => None,
-    };
-    let bar = progress::bytes(conversion.source_bytes(), "converting");
-    let sidecars = sidecars.files;
-    let job = Job { conversion, records, shards, sidecars, occupied, options, calibrated };
-    let written = write(job, output, &bar)?;
+    let bar = progress::bytes(0, "converting");
+    let written = job.write(draft, output, &bar, || {
+        let again = "the same command (without --force) goes on from here";
+        let calibrates = if codes.calibrates { ", after calibrating anew" } else { "" };
+        interrupt::says(format!("{again}{calibrates}"))
+    })?;
     bar.finish_and_clear();
     print_written(output, &written, args.json);
     Ok(true)
@@ -68,39 +84,67 @@ pub(crate) struct Job<'a> {
     pub(crate) records: Vec<RecordSpec>,
     pub(crate) shards: Vec<ShardPlan>,
     pub(crate) sidecars: Vec<Sidecar>,
+    pub(crate) cut: Cut,
     pub(crate) occupied: Occupied,
     pub(crate) options: StreamOptions,
-    pub(crate) calibrated: Option<Calibrated>,
+    /// For a chooser that needs a text.
+    pub(crate) calibration: Option<Windows>,
 }
 
-/// Joins the two crates that do not know each other: one's pieces become the other's shards.
-pub(crate) fn write(job: Job<'_>, output: &Path, bar: &ProgressBar) -> anyhow::Result<Written> {
-    let Job { conversion, records, shards, sidecars, occupied, options, calibrated } = job;
-    let info = BundleInfo {
-        model: &conversion.model,
-        assignment: &conversion.assignment,
-        overrides: conversion.overrides.clone(),
-        codes: conversion.codes.name,
-        rounding: conversion.codes.rounds.then_some(options.rounding),
-        calibration_sha256: calibrated.as_ref().map(|calibrated| calibrated.sha256.clone()),
-        provenance: conversion.provenance(),
-        counted_parameters: conversion.counted_parameters,
-        records: &records,
-        shards: &shards,
-        sidecars,
-    };
-    let folder = Folder::claim(output, occupied)?;
-    let written = write_bundle(folder, info, |push| {
-        conversion.stream(
-            options,
-            calibrated.as_ref().map(|calibrated| &calibrated.compensated),
-            |piece| {
+impl Job<'_> {
+    /// What will be written, cut and checked against the limits of the host.
+    pub(crate) fn draft(&self) -> Result<Draft, PackError> {
+        let Self { conversion, records, shards, .. } = self;
+        let about = About {
+            scheme: conversion.assignment.usual().name.into(),
+            overrides: conversion.overrides.clone(),
+            codes: conversion.codes.name.into(),
+            rounding: conversion.codes.rounds.then_some(self.options.rounding),
+            calibration_sha256: self.calibration.as_ref().map(|text| text.sha256.clone()),
+            source: conversion.provenance(),
+            requires: Requires::of(&conversion.model, &conversion.assignment),
+            model: conversion.model.clone(),
+        };
+        let (counted, sidecars) = (conversion.counted_parameters, self.sidecars.clone());
+        Draft::new(Contents::of_records(about, records, shards, counted, sidecars), self.cut)
+    }
+
+    /// Joins the two crates that do not know each other: one's pieces become the other's shards. `begins` is called
+    /// once the folder is ours.
+    pub(crate) fn write(
+        &self,
+        draft: Draft,
+        output: &Path,
+        bar: &ProgressBar,
+        begins: impl FnOnce() -> std::io::Result<()>,
+    ) -> anyhow::Result<Written> {
+        let Self { conversion, records, shards, options, .. } = self;
+        let weights: u64 = records.iter().map(RecordSpec::stored_bytes).sum();
+        let claim = draft.claim(
+            output,
+            ClaimOptions {
+                occupied: self.occupied,
+                origin: conversion.checkpoint().stamp()?,
+                // Codes wait in a file, with scales that are twice as long there.
+                scratch_bytes: if self.calibration.is_some() { 2 * weights } else { 0 },
+            },
+        )?;
+        report_kept(&claim);
+        begins()?;
+        let wanted = claim.wanted(shards);
+        // Of a calibrated bundle whose shards are all there, only small files are missing.
+        let calibration = self.calibration.as_ref().filter(|_| wanted.contains(&true));
+        let run = |text| calibration::run(conversion, text, *options, output);
+        let compensated = calibration.map(run).transpose()?;
+        bar.set_length(conversion.source_bytes_for(&wanted));
+        let written = claim.write_records(records, shards, |push| {
+            conversion.stream(*options, compensated.as_ref(), &wanted, |piece| {
                 bar.inc(piece.source_bytes);
                 push(piece.record, piece.bytes)
-            },
-        )
-    });
-    written.map_err(|error: Failure| error.into())
+            })
+        });
+        written.map_err(|error: Failure| error.into())
+    }
 }
 
 /// Either side of the joint may fail.
@@ -191,7 +235,8 @@ fn report_skipped(conversion: &Conversion<'_>) {
     }
 }
 
-fn print_plan(conversion: &Conversion<'_>, shards: &[ShardPlan], sidecars: &[Sidecar]) {
+fn print_plan(job: &Job<'_>, draft: &Draft) {
+    let Job { conversion, shards, sidecars, cut, .. } = job;
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_header(["record", "dtype", "shape", "bytes", "shard", "scheme", "from"]);
@@ -236,20 +281,11 @@ fn print_plan(conversion: &Conversion<'_>, shards: &[ShardPlan], sidecars: &[Sid
         conversion.source_bytes(),
         HumanBytes(conversion.source_bytes()),
     );
-}
-
-fn print_written(output: &Path, written: &Written, json: bool) {
-    let Written { files, bytes, sha256 } = written;
-    if json {
-        println!(
-            "{}",
-            json!({ "output": output, "files": files, "bytes": bytes, "sha256": sha256 })
-        );
-    } else {
-        println!(
-            "{}: {files} files, {bytes} bytes ({}), sha256 {sha256}",
-            output.display(),
-            HumanBytes(*bytes)
-        );
-    }
+    let host = cut.host.map_or_else(String::new, |host| format!(", within {}'s limits", host.name));
+    println!(
+        "{} files, {} bytes ({}){host}",
+        draft.files(),
+        draft.bytes(),
+        HumanBytes(draft.bytes())
+    );
 }

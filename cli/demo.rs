@@ -7,7 +7,9 @@ use comfy_table::{Table, presets};
 use indicatif::{HumanBytes, ProgressBar};
 use packlight_convert::{Checkpoint, Conversion, StreamOptions};
 use packlight_formats::quant::{Codes, Rounding, Scheme};
-use packlight_pack::{DEFAULT_SHARD_BYTES, Occupied, VerifyOptions, Written, plan_shards, verify};
+use packlight_pack::{
+    Cut, DEFAULT_SHARD_BYTES, Occupied, VerifyOptions, Written, plan_shards, verify,
+};
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::engine::{Engine, RunsOn};
 use packlight_runner::generate::{Generation, generate};
@@ -17,7 +19,7 @@ use packlight_runner::text::{Sampling, Text};
 use serde_json::{Value, json};
 
 use crate::args::DemoArgs;
-use crate::convert::{Job, write};
+use crate::convert::Job;
 use crate::{run, sidecars};
 
 /// The checkpoint in `demo/`, carried in the binary so that the demo runs from anywhere.
@@ -88,13 +90,14 @@ fn convert(checkpoint: &std::path::Path, bundle: &std::path::Path) -> anyhow::Re
     let job = Job {
         shards: plan_shards(&records, DEFAULT_SHARD_BYTES),
         sidecars: sidecars::collect(&checkpoint, scheme, None)?.files,
+        cut: Cut::default(),
         occupied: Occupied::Refuse,
         options: StreamOptions { allow_non_finite: false, rounding: Rounding::default() },
-        calibrated: None,
+        calibration: None,
         records,
         conversion,
     };
-    write(job, bundle, &ProgressBar::hidden())
+    job.write(job.draft()?, bundle, &ProgressBar::hidden(), || Ok(()))
 }
 
 fn ask(

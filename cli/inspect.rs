@@ -3,14 +3,13 @@
 use anyhow::Context as _;
 use indicatif::HumanBytes;
 use packlight_convert::{Checkpoint, Conversion};
-use packlight_formats::manifest::Requires;
-use packlight_formats::manifest::packlight::{PACKLIGHT, Packlight};
+use packlight_formats::manifest::packlight::{About, PACKLIGHT};
 use packlight_formats::manifest::tensor_cache::{NDARRAY_CACHE, TENSOR_CACHE};
+use packlight_formats::manifest::{Names, Packlight, Requires, Span};
 use packlight_formats::model::Model;
 use packlight_formats::quant::{Assignment, Codes, Scheme};
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::plan::Plan;
-use packlight_runner::source::Source;
 use serde_json::json;
 
 use crate::args::InspectArgs;
@@ -28,44 +27,53 @@ fn bundle(args: &InspectArgs) -> anyhow::Result<()> {
     let place = Place::open(&args.path, &args.cache)?;
     let bundle = pollster::block_on(Bundle::open(place, Trust::Nothing))
         .with_context(|| format!("`{}` cannot be inspected", args.path.display()))?;
+    let manifest = bundle.manifest();
+    let about = manifest.and_then(|manifest| manifest.about.as_ref());
     if args.json {
-        let report = match bundle.manifest() {
-            Some(manifest) => json!({ "sha256": bundle.sha256(), "manifest": manifest }),
-            None => json!({
-                "sha256": bundle.sha256(),
-                "scheme": bundle.assignment().usual().name,
-                "model": bundle.model(),
-                "notes": bundle.notes(),
-            }),
-        };
+        let mut report = json!({ "sha256": bundle.sha256() });
+        if let Some(manifest) = manifest {
+            report["manifest"] = serde_json::to_value(manifest)?;
+        }
+        if about.is_none() {
+            report["scheme"] = bundle.assignment().usual().name.into();
+            report["model"] = serde_json::to_value(bundle.model())?;
+            report["notes"] = bundle.notes().into();
+        }
         println!("{report}");
         return Ok(());
     }
     println!("bundle      sha256 {}", bundle.sha256());
-    match bundle.manifest() {
-        Some(manifest) => print_manifest(manifest),
-        None => print_plain(&bundle),
+    if let Some(Packlight { generator, .. }) = manifest {
+        println!("written by  {} {}", generator.name, generator.version);
+    }
+    match about {
+        Some(About { scheme, codes, source, .. }) => {
+            println!("scheme      {scheme}, codes {codes}");
+            println!("source      {} tensors, {}", source.tensors, HumanBytes(source.bytes));
+        }
+        None => println!("scheme      {}", bundle.assignment().usual().name),
+    }
+    let requires = Requires::of(bundle.model(), bundle.assignment());
+    match manifest {
+        Some(manifest) => print_files(manifest, requires.weight_bytes),
+        None => println!("weights     {}", HumanBytes(requires.weight_bytes)),
+    }
+    print_requires(about.map_or(&requires, |about| &about.requires));
+    for note in bundle.notes() {
+        println!("note        {note}");
     }
     print_model(bundle.model(), bundle.assignment());
     Ok(())
 }
 
-fn print_manifest(manifest: &Packlight) {
-    let Packlight { generator, scheme, codes, source, requires, files, .. } = manifest;
-    println!("written by  {} {}", generator.name, generator.version);
-    println!("scheme      {scheme}, codes {codes}");
-    println!("source      {} tensors, {}", source.tensors, HumanBytes(source.bytes));
-    println!("weights     {} in {} files", HumanBytes(requires.weight_bytes), files.len());
-    print_requires(requires);
-}
-
-fn print_plain<S: Source>(bundle: &Bundle<S>) {
-    let requires = Requires::of(bundle.model(), bundle.assignment());
-    println!("scheme      {}", bundle.assignment().usual().name);
-    println!("weights     {}", HumanBytes(requires.weight_bytes));
-    print_requires(&requires);
-    for note in bundle.notes() {
-        println!("note        {note}");
+fn print_files(Packlight { files, names, max_file_bytes, .. }: &Packlight, weight_bytes: u64) {
+    println!("weights     {} in {} files", HumanBytes(weight_bytes), files.len());
+    if let Some(cap) = max_file_bytes {
+        let parts = files.iter().filter(|file| file.holds.as_ref().is_some_and(Span::is_part));
+        println!("cut         to {}, {} files are parts", HumanBytes(*cap), parts.count());
+    }
+    if *names == Names::Hashed {
+        println!("names       by content");
     }
 }
 

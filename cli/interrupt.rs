@@ -1,14 +1,34 @@
-//! Ctrl-C in a conversation: it ends a reply while there is one, and the program otherwise or when pressed again.
+//! Ctrl-C. In a conversation it ends a reply while there is one, and the program otherwise or when pressed again. While a
+//! folder is being filled it ends the program, and nothing is lost: people should know.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 
 /// What shells report for a program that Ctrl-C ended.
 const EXIT_STATUS: i32 = 128 + SIGINT;
+
+/// How often it is looked whether Ctrl-C was pressed.
+const LOOKS: Duration = Duration::from_millis(20);
+
+/// From here on, Ctrl-C says how to go on before it ends the program.
+pub(crate) fn says(how: String) -> std::io::Result<()> {
+    let pressed = Arc::new(AtomicBool::new(false));
+    flag::register(SIGINT, Arc::clone(&pressed))?;
+    std::thread::spawn(move || {
+        while !pressed.load(Ordering::SeqCst) {
+            std::thread::sleep(LOOKS);
+        }
+        // What is unfinished has no name yet, so there is nothing to tidy up that the next run does not.
+        eprintln!("\nstopped: {how}");
+        std::process::exit(EXIT_STATUS);
+    });
+    Ok(())
+}
 
 /// Watches for Ctrl-C.
 pub(crate) struct Interrupt {

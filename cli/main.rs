@@ -15,6 +15,7 @@ mod demo;
 mod devices;
 mod inspect;
 mod interrupt;
+mod pack;
 mod place;
 mod probe;
 mod progress;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let result = match args.command {
         Command::Convert(args) => convert::run(&args),
+        Command::Pack(args) => pack::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::run(&args),

@@ -1,5 +1,6 @@
 //! Running the binary, and small checkpoints to run it on.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -155,6 +156,13 @@ pub(crate) fn copy(folder: &Path) -> TempDir {
             .unwrap();
     }
     copy
+}
+
+/// Every file of a folder.
+pub(crate) fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs_err::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let files = entries.filter(|entry| entry.path().is_file());
+    files.map(|e| (e.file_name().into_string().unwrap(), fs_err::read(e.path()).unwrap())).collect()
 }
 
 /// Reads a JSON file, changes it and writes it back.

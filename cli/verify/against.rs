@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use packlight_convert::{Checkpoint, Conversion, Original, OverrideRule};
-use packlight_formats::manifest::packlight::Packlight;
+use packlight_formats::manifest::packlight::About;
 use packlight_formats::quant::Codes;
 use packlight_runner::bundle::Bundle;
 use packlight_runner::plan::{Plan, PlanWeight};
@@ -69,21 +69,21 @@ pub(crate) fn check(
     continuations: &[Continuation],
 ) -> anyhow::Result<(Vec<Check>, Option<Against>)> {
     let checkpoint = Checkpoint::open(folder)?;
-    let codes = bundle.manifest().and_then(|manifest| Codes::find(&manifest.codes));
-    let rules = bundle.manifest().map(rules).unwrap_or_default();
+    let codes = bundle.about().and_then(|about| Codes::find(&about.codes));
+    let rules = bundle.about().map(rules).unwrap_or_default();
     let scheme = bundle.assignment().usual();
     let mut conversion =
         Conversion::plan(&checkpoint, scheme, &rules, codes.unwrap_or(Codes::DEFAULT))?;
     let start = Instant::now();
     let mut checks = Vec::new();
-    checks.extend(bundle.manifest().map(|manifest| source(manifest, &conversion)));
+    checks.extend(bundle.about().map(|about| source(about, &conversion)));
     checks.push(Check::of(
         PART,
         "description",
         "every field, from config.json",
         differences(bundle.model(), &conversion.model)?,
     ));
-    checks.extend(tensors::check(args, bundle, &mut conversion, &checkpoint)?);
+    checks.extend(tensors::check(args, bundle, &mut conversion)?);
 
     let bar = progress::bytes(bundle.weight_bytes(), "loading");
     let packed = pollster::block_on(Side::load(bundle, |bytes| bar.inc(bytes)))?;
@@ -135,19 +135,19 @@ pub(crate) fn check(
 }
 
 /// The overrides of a conversion that made the bundle.
-fn rules(manifest: &Packlight) -> Vec<OverrideRule> {
+fn rules(about: &About) -> Vec<OverrideRule> {
     let rule = |o: &packlight_formats::manifest::packlight::Override| OverrideRule {
         pattern: o.pattern.clone(),
         scheme: o.scheme.clone(),
     };
-    manifest.overrides.iter().map(rule).collect()
+    about.overrides.iter().map(rule).collect()
 }
 
-fn source(manifest: &Packlight, conversion: &Conversion<'_>) -> Check {
-    if manifest.source == conversion.provenance() {
+fn source(about: &About, conversion: &Conversion<'_>) -> Check {
+    if about.source == conversion.provenance() {
         return Check::new(PART, "source", true, "the files that the bundle says it was made from");
     }
-    let config = manifest.source.config_sha256 == conversion.provenance().config_sha256;
+    let config = about.source.config_sha256 == conversion.provenance().config_sha256;
     let found = if config {
         "config.json is the one that the bundle was made from, the weight files are not"
     } else {

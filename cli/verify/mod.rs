@@ -80,7 +80,7 @@ fn beyond_bytes(args: &VerifyArgs, report: &mut Report) -> anyhow::Result<()> {
         report.run = run;
     }
     if let Some(folder) = &args.against {
-        let calibration = bundle.manifest().and_then(|m| m.calibration_sha256.as_ref());
+        let calibration = bundle.about().and_then(|about| about.calibration_sha256.as_ref());
         if calibration.is_some() && words.sha256.as_ref() == calibration {
             let why =
                 "the text is the one that the bundle was calibrated with: figures are too good";

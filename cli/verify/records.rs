@@ -55,13 +55,11 @@ pub(crate) fn compare(
     let records: Vec<(&PlannedWeight, &RecordSpec)> = of_weights.collect();
     let mut found: Vec<Found> = records.iter().map(|_| Found::default()).collect();
     let mut missing: Vec<bool> = vec![false; records.len()];
+    let asked: Vec<bool> = records.iter().map(|(planned, _)| wanted(&planned.storage)).collect();
     let stream =
-        conversion.stream(options, compensated, |Piece { record, bytes, source_bytes }| {
+        conversion.stream(options, compensated, &asked, |Piece { record, bytes, source_bytes }| {
             progress(source_bytes);
-            let (planned, spec) = records[record];
-            if !wanted(&planned.storage) {
-                return Ok(());
-            }
+            let (_, spec) = records[record];
             let found = &mut found[record];
             let range = found.bytes..found.bytes + bytes.len() as u64;
             let stored = pollster::block_on(bundle.record(&spec.name, range))?;

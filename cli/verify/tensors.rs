@@ -2,16 +2,15 @@
 
 use std::path::Path;
 
-use packlight_convert::{Checkpoint, Compensated, Conversion, StreamOptions};
-use packlight_formats::digest::sha256;
-use packlight_formats::manifest::packlight::Packlight;
+use packlight_convert::{Compensated, Conversion, StreamOptions};
+use packlight_formats::manifest::packlight::About;
 use packlight_formats::quant::{Codes, Rounding, Storage};
 use packlight_runner::bundle::Bundle;
 
 use super::records::{Compared, compare};
 use super::report::Check;
 use crate::args::VerifyArgs;
-use crate::calibration::{self, Calibrated};
+use crate::calibration;
 use crate::place::Place;
 use crate::progress;
 use crate::report::Hinted;
@@ -33,27 +32,26 @@ pub(super) fn check(
     args: &VerifyArgs,
     bundle: &Bundle<Place>,
     conversion: &mut Conversion<'_>,
-    checkpoint: &Checkpoint,
 ) -> anyhow::Result<Vec<Check>> {
-    let manifest = bundle.manifest();
-    let rounding = manifest.and_then(|manifest| manifest.rounding).unwrap_or_default();
-    let calibrated = match manifest {
-        Some(manifest) if args.recalibrate => {
+    let about = bundle.about();
+    let rounding = about.and_then(|about| about.rounding).unwrap_or_default();
+    let compensated = match about {
+        Some(about) if args.recalibrate => {
             let text = args.calibration.as_deref();
-            Some(recalibrate(text, manifest, conversion, checkpoint, options(rounding))?)
+            Some(recalibrate(text, about, conversion, options(rounding))?)
         }
         _ => None,
     };
-    let compensated = calibrated.as_ref().map(|calibrated| &calibrated.compensated);
+    let compensated = compensated.as_ref();
     let plain = |storage: &Storage| matches!(storage, Storage::Plain(_));
     let Compared { records, problems, .. } =
         exactly(bundle, conversion, rounding, compensated, plain)?;
-    let about = format!("{records} records equal what becomes of the checkpoint");
-    let mut checks = vec![Check::of(PART, "unquantised tensors", about, problems)];
+    let found = format!("{records} records equal what becomes of the checkpoint");
+    let mut checks = vec![Check::of(PART, "unquantised tensors", found, problems)];
     if !conversion.quantises() {
         return Ok(checks);
     }
-    checks.push(match known(manifest, calibrated.is_some()) {
+    checks.push(match known(bundle, compensated.is_some()) {
         Ok(way) => judge(way, way_of(way, bundle, conversion, compensated)?),
         Err(why) => match likeliest(bundle, conversion)? {
             Some((way, compared)) => judge(way, compared),
@@ -74,9 +72,11 @@ fn options(rounding: Rounding) -> StreamOptions {
 }
 
 /// How the bundle says its codes were chosen, or why they cannot be chosen so again.
-fn known(manifest: Option<&Packlight>, calibrated: bool) -> Result<Way, String> {
-    let Some(manifest) = manifest else { return Err("a plain MLC bundle does not say how".into()) };
-    let name = &manifest.codes;
+fn known(bundle: &Bundle<Place>, calibrated: bool) -> Result<Way, String> {
+    let Some((manifest, about)) = bundle.manifest().zip(bundle.about()) else {
+        return Err("a plain MLC bundle does not say how".into());
+    };
+    let name = &about.codes;
     let codes = Codes::find(name).ok_or(format!("--codes {name} is not known"))?;
     if manifest.generator.version != env!("CARGO_PKG_VERSION") {
         return Err(format!("another version, {}, has chosen them", manifest.generator.version));
@@ -84,7 +84,7 @@ fn known(manifest: Option<&Packlight>, calibrated: bool) -> Result<Way, String> 
     if codes.calibrates && !calibrated {
         return Err(format!("--codes {name} depends on a text (--recalibrate makes them again)"));
     }
-    Ok(Way { codes, rounding: manifest.rounding.unwrap_or_default() })
+    Ok(Way { codes, rounding: about.rounding.unwrap_or_default() })
 }
 
 /// The way that comes nearest, if it comes so near that what differs must be damage.
@@ -134,21 +134,21 @@ fn exactly(
 
 fn recalibrate(
     text: Option<&Path>,
-    manifest: &Packlight,
+    about: &About,
     conversion: &Conversion<'_>,
-    checkpoint: &Checkpoint,
     options: StreamOptions,
-) -> anyhow::Result<Calibrated> {
-    let Some(codes) = Codes::find(&manifest.codes).filter(|codes| codes.calibrates) else {
-        let message = format!("--recalibrate does not apply to --codes {}", manifest.codes);
+) -> anyhow::Result<Compensated> {
+    let Some(codes) = Codes::find(&about.codes).filter(|codes| codes.calibrates) else {
+        let message = format!("--recalibrate does not apply to --codes {}", about.codes);
         return Err(Hinted::new(message, "leave it out").into());
     };
     let words = calibration::text(text, codes)?.unwrap_or_default();
-    if manifest.calibration_sha256 != Some(sha256(words.as_bytes())) {
+    let windows = calibration::cut(conversion, &words)?;
+    if about.calibration_sha256.as_ref() != Some(&windows.sha256) {
         let message = "the bundle was calibrated with another text";
         return Err(Hinted::new(message, "give it with --calibration FILE").into());
     }
     // The codes wait in a nameless file beside a bundle that is not going to be.
     let folder = std::env::temp_dir();
-    calibration::run(conversion, checkpoint, &words, options, &folder.join("bundle"))
+    calibration::run(conversion, &windows, options, &folder.join("bundle"))
 }

@@ -94,12 +94,23 @@ impl<'a> Conversion<'a> {
         self.checkpoint.provenance()
     }
 
+    /// What it converts.
+    pub fn checkpoint(&self) -> &'a Checkpoint {
+        self.checkpoint
+    }
+
     /// Bytes of the tensors that are read.
     pub fn source_bytes(&self) -> u64 {
-        let sources = self.weights.iter().flat_map(|planned| planned.weight.recipe.sources());
+        self.weights.iter().map(|planned| planned.source_bytes(self.checkpoint)).sum()
+    }
+}
+
+impl PlannedWeight {
+    pub(crate) fn source_bytes(&self, checkpoint: &Checkpoint) -> u64 {
+        let sources = self.weight.recipe.sources().iter();
         sources
-            .filter_map(|source| self.checkpoint.tensor(&source.tensor))
-            .map(|(_, t)| t.span.end - t.span.start)
+            .filter_map(|source| checkpoint.tensor(&source.tensor))
+            .map(|(_, tensor)| tensor.span.end - tensor.span.start)
             .sum()
     }
 }

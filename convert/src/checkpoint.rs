@@ -126,6 +126,17 @@ impl Checkpoint {
         Some((file, &self.files[file].tensors[tensor]))
     }
 
+    /// What tells it from a checkpoint with the same config and headers, as a fine-tune has: when its files were written.
+    pub fn stamp(&self) -> Result<String, ConvertError> {
+        let files = self.files.iter().map(|file| {
+            let modified = fs_err::metadata(self.folder.join(&file.name))?.modified()?;
+            let age = modified.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            Ok(format!("{} {}", file.name, age.as_nanos()))
+        });
+        let text = files.collect::<std::io::Result<Vec<_>>>()?.join("\n");
+        Ok(sha256(text.as_bytes()))
+    }
+
     /// What packlight.json says of the source.
     pub fn provenance(&self) -> Provenance {
         let file = |file: &WeightFile| SourceFile {

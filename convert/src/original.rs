@@ -65,12 +65,14 @@ mod tests {
         let conversion = Conversion::plan(&checkpoint, scheme, &[], Codes::DEFAULT).unwrap();
         let mut records = vec![Vec::new(); conversion.records().len()];
         let options = StreamOptions { allow_non_finite: false, rounding: Rounding::Even };
-        let stream = conversion.stream(options, None, |Piece { record, bytes, .. }| {
-            let halves = bytes.chunks_exact(2);
-            let values = halves.map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32());
-            records[record].extend(values);
-            Ok::<_, crate::ConvertError>(())
-        });
+        let wanted = vec![true; records.len()];
+        let stream =
+            conversion.stream(options, None, &wanted, |Piece { record, bytes, .. }| {
+                let halves = bytes.chunks_exact(2);
+                let values = halves.map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32());
+                records[record].extend(values);
+                Ok::<_, crate::ConvertError>(())
+            });
         stream.unwrap();
         let original = Original::new(&checkpoint, &conversion.model);
         for (planned, record) in conversion.weights.iter().zip(records) {

@@ -1,7 +1,5 @@
 //! The stream of records: bands are evaluated and quantised on all threads and emitted in order.
 
-use std::ops::Range;
-
 use packlight_formats::model::Weight;
 use packlight_formats::quant::{Order, Rounding, Storage};
 use rayon::prelude::*;
@@ -52,6 +50,8 @@ pub struct Piece {
 /// What one thread encodes at a time.
 struct Band {
     weight: usize,
+    /// The first record of its weight.
+    record: usize,
     block: Block,
     /// Nothing of its weight that comes later belongs before it in a record: it and what was held back can go out.
     ends_strip: bool,
@@ -62,14 +62,34 @@ impl Conversion<'_> {
     /// Quantises everything but what is `compensated` already, calling `emit` with each piece. An error of `emit` ends
     /// the stream.
     ///
-    /// The pieces depend on the checkpoint, the scheme and the options only, not on the number of threads.
+    /// Weights none of whose records is `wanted` are passed over; of the others every record is emitted. The pieces
+    /// depend on the checkpoint, the scheme and the options only, not on the number of threads.
     pub fn stream<E: From<ConvertError>>(
         &self,
         options: StreamOptions,
         compensated: Option<&Compensated>,
+        wanted: &[bool],
         emit: impl FnMut(Piece) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.stream_cut(CUT, 0..self.weights.len(), options, compensated, emit)
+        self.stream_cut(CUT, &self.places_of(wanted), options, compensated, emit)
+    }
+
+    /// Bytes of the tensors that [`Conversion::stream`] reads for these records.
+    pub fn source_bytes_for(&self, wanted: &[bool]) -> u64 {
+        let weights = self.places_of(wanted).into_iter();
+        weights.map(|(weight, _)| self.weights[weight].source_bytes(self.checkpoint)).sum()
+    }
+
+    /// The weights that some of these records belong to, each with its first record.
+    fn places_of(&self, wanted: &[bool]) -> Vec<(usize, usize)> {
+        let mut first = 0;
+        let places = self.weights.iter().enumerate().filter_map(|(weight, planned)| {
+            let records = first..first + planned.storage.records().count();
+            let place = (weight, records.start);
+            first = records.end;
+            wanted[records].contains(&true).then_some(place)
+        });
+        places.collect()
     }
 
     /// The bytes of the records of one weight.
@@ -80,25 +100,24 @@ impl Conversion<'_> {
         compensated: &Compensated,
     ) -> Result<Vec<Vec<u8>>, ConvertError> {
         let mut records = vec![Vec::new(); self.weights[weight].storage.records().count()];
-        let weights = weight..weight + 1;
-        self.stream_cut(CUT, weights, options, Some(compensated), |piece| {
+        self.stream_cut(CUT, &[(weight, 0)], options, Some(compensated), |piece| {
             records[piece.record].extend(piece.bytes);
             Ok::<_, ConvertError>(())
         })?;
         Ok(records)
     }
 
-    /// Streams some weights; records are counted from the first of theirs.
+    /// Streams some weights, whose first records get the numbers beside them.
     fn stream_cut<E: From<ConvertError>>(
         &self,
         cut: Cut,
-        weights: Range<usize>,
+        weights: &[(usize, usize)],
         options: StreamOptions,
         compensated: Option<&Compensated>,
         mut emit: impl FnMut(Piece) -> Result<(), E>,
     ) -> Result<(), E> {
-        let bands: Vec<Band> = weights.flat_map(|i| cut.bands(i, &self.weights[i])).collect();
-        let mut record = 0;
+        let bands: Vec<Band> =
+            weights.iter().flat_map(|&place| cut.bands(place, &self.weights[place.0])).collect();
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
         let (mut source_bytes, mut all_scales) = (0, Vec::new());
         for bands in bands.chunks(BANDS_PER_THREAD * rayon::current_num_threads()) {
@@ -110,22 +129,19 @@ impl Conversion<'_> {
                 .collect();
             for (band, encoded) in bands.iter().zip(encoded) {
                 let encoded = encoded?;
-                let PlannedWeight { weight, storage, .. } = &self.weights[band.weight];
+                let PlannedWeight { weight, .. } = &self.weights[band.weight];
                 source_bytes += self.source_bytes_of(weight, &band.block);
                 release(self.checkpoint, weight, &band.block.rows);
                 codes.push(encoded.values);
                 scales.push(encoded.scales);
                 if band.ends_strip {
                     let codes = interleave(std::mem::take(&mut codes));
-                    emit_pieces(record, &codes, std::mem::take(&mut source_bytes), &mut emit)?;
+                    emit_pieces(band.record, &codes, std::mem::take(&mut source_bytes), &mut emit)?;
                     all_scales.extend(interleave(std::mem::take(&mut scales)));
                 }
-                if band.ends_weight {
-                    if !all_scales.is_empty() {
-                        emit_pieces(record + 1, &all_scales, 0, &mut emit)?;
-                        all_scales.clear();
-                    }
-                    record += storage.records().count();
+                if band.ends_weight && !all_scales.is_empty() {
+                    emit_pieces(band.record + 1, &all_scales, 0, &mut emit)?;
+                    all_scales.clear();
                 }
             }
         }
@@ -147,7 +163,7 @@ impl Conversion<'_> {
 impl Cut {
     /// The bands of a weight: of all columns, top down; of a transposed weight strip by strip, as its record begins
     /// with the first words of every row.
-    fn bands(self, index: usize, planned: &PlannedWeight) -> Vec<Band> {
+    fn bands(self, (weight, record): (usize, usize), planned: &PlannedWeight) -> Vec<Band> {
         let (rows, columns) = (planned.weight.rows(), planned.weight.columns());
         let (strip, transposed) = match &planned.storage {
             Storage::Grouped { layout, order: Order::Kn, .. } => {
@@ -164,7 +180,8 @@ impl Cut {
             for top in (0..rows).step_by(step(height)) {
                 let bottom = (top + height).min(rows);
                 bands.push(Band {
-                    weight: index,
+                    weight,
+                    record,
                     block: Block { rows: top..bottom, columns: left..right },
                     ends_strip: !transposed || bottom == rows,
                     ends_weight: bottom == rows && right == columns,
@@ -221,16 +238,12 @@ mod tests {
         let mut records: Vec<_> =
             conversion.records().into_iter().map(|spec| (spec, Vec::new())).collect();
         let options = StreamOptions { allow_non_finite: false, rounding: Rounding::Even };
-        let stream = conversion.stream_cut(
-            cut,
-            0..conversion.weights.len(),
-            options,
-            None,
-            |Piece { record, bytes, .. }| {
+        let all = conversion.places_of(&vec![true; records.len()]);
+        let stream =
+            conversion.stream_cut(cut, &all, options, None, |Piece { record, bytes, .. }| {
                 records[record].1.extend(bytes);
                 Ok::<_, ConvertError>(())
-            },
-        );
+            });
         stream.unwrap();
         records
     }
@@ -253,6 +266,31 @@ mod tests {
                     .collect();
                 assert_eq!(found, expected, "{}", kn.name);
             }
+        }
+    }
+
+    #[test]
+    fn records_that_are_not_wanted_cost_nothing_and_change_nothing() {
+        let demo = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../demo"));
+        let checkpoint = Checkpoint::open(demo).unwrap();
+        let codes = Codes::find("mlc").unwrap();
+        let conversion = Conversion::plan(&checkpoint, Scheme::DEFAULT, &[], codes).unwrap();
+        let all = records(Scheme::DEFAULT.name, CUT);
+        let options = StreamOptions { allow_non_finite: false, rounding: Rounding::Even };
+        for keep in [1, 2, 7] {
+            let wanted: Vec<bool> = (0..all.len()).map(|i| i % keep == keep - 1).collect();
+            let (mut found, mut read) = (vec![Vec::new(); all.len()], 0);
+            let stream = conversion.stream(options, None, &wanted, |piece| {
+                found[piece.record].extend(piece.bytes);
+                read += piece.source_bytes;
+                Ok::<_, ConvertError>(())
+            });
+            stream.unwrap();
+            for (i, (spec, bytes)) in all.iter().enumerate() {
+                // The other record of a weight comes along.
+                assert!(found[i] == *bytes || (!wanted[i] && found[i].is_empty()), "{}", spec.name);
+            }
+            assert_eq!(read, conversion.source_bytes_for(&wanted));
         }
     }
 

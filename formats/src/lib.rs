@@ -9,6 +9,7 @@ pub mod chat_config;
 pub mod config;
 pub mod digest;
 pub mod dtype;
+pub mod file_name;
 pub mod fp8;
 pub mod manifest;
 pub mod model;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A rotary embedding over pairs `(i, i + width / 2)` of each head.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Rope {
     /// Width of the heads it turns.
@@ -18,6 +19,7 @@ pub struct Rope {
 
 /// A rule of `transformers/modeling_rope_utils.py`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Scaling {
     /// The plain series.

@@ -6,6 +6,8 @@ use safetensors::tensor::{SafeTensorError, SafeTensors};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::file_name::is_file_name;
+
 /// A tensor of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
@@ -104,9 +106,4 @@ pub fn parse_index(file: &str, json: &[u8]) -> Result<Vec<(String, String)>, Hea
             ))),
         })
         .collect()
-}
-
-/// A plain name: nothing that leaves the folder.
-pub fn is_file_name(path: &str) -> bool {
-    !path.is_empty() && path != "." && path != ".." && !path.contains(['/', '\\', '\0', ':'])
 }

@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use packlight_formats::digest::{hex, sha256};
-use packlight_formats::safetensors::{is_file_name, parse_index};
+use packlight_formats::file_name::is_file_name;
+use packlight_formats::safetensors::parse_index;
 use serde::{Deserialize, Serialize};
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use packlight_formats::digest::sha256;
-use packlight_formats::manifest::packlight::{File, PACKLIGHT, Packlight};
+use packlight_formats::manifest::packlight::PACKLIGHT;
+use packlight_formats::manifest::{File, Packlight};
 use ureq::http::header;
 
 use crate::address::encode;

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use packlight_formats::safetensors::is_file_name;
+use packlight_formats::file_name::is_file_name;
 use percent_encoding::percent_decode_str;
 use tiny_http::{Header, Method, Request, Response, StatusCode};
 

@@ -1,5 +1,6 @@
 //! What can go wrong with a bundle's folder.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use packlight_formats::manifest::ManifestError;
@@ -11,8 +12,26 @@ pub enum PackError {
     NotEmpty { folder: PathBuf, found: String },
     #[error("output `{}` is a file", .0.display())]
     NotAFolder(PathBuf),
+    #[error("another process is writing into `{}`", .0.display())]
+    Locked(PathBuf),
+    #[error("`{}` holds the beginning of another bundle:{}", .folder.display(), list(.differences))]
+    OtherOptions { folder: PathBuf, differences: Vec<String> },
+    #[error("`{}` has room for {free} bytes, but {needed} are to be written", .folder.display())]
+    NoSpace { folder: PathBuf, needed: u64, free: u64 },
+    #[error("the bundle does not fit {}:{}", .host.unwrap_or("the limit"), list(.misfits))]
+    DoesNotFit { host: Option<&'static str>, misfits: Vec<Misfit> },
     #[error("`{0}` is not a bundle: it has no tensor-cache.json")]
     NotABundle(String),
+    #[error("`{file}` is missing")]
+    Missing { file: String },
+    #[error("`{file}` has {found} bytes, expected {expected}")]
+    WrongSize { file: String, found: u64, expected: u64 },
+    #[error("`{file}` chunk {chunk} does not have the SHA-256 of the manifest")]
+    WrongChunk { file: String, chunk: usize },
+    #[error("`{file}` does not have the MD5 of tensor-cache.json")]
+    WrongMd5 { file: String },
+    #[error("the manifests disagree: {0}")]
+    Disagree(String),
     #[error("writing `{path}` failed: {source}")]
     Write { path: String, source: std::io::Error },
     // Not transparent: what went wrong on the way to a host is inside.
@@ -24,6 +43,25 @@ pub enum PackError {
     WrongLength { record: String, found: u64, expected: u64 },
 }
 
+/// A limit that a bundle breaks.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    #[error(
+        "packlight.json has {bytes} bytes or more, a file may have {cap}, and it cannot be cut"
+    )]
+    Manifest { bytes: u64, cap: u64 },
+    #[error("_headers has {bytes} bytes, a file may have {cap}, and it cannot be cut")]
+    Headers { bytes: u64, cap: u64 },
+    #[error("it has {files} files, and {limit} are allowed")]
+    Files { files: u64, limit: u64 },
+    #[error("it has {bytes} bytes, and {limit} are allowed")]
+    Bytes { bytes: u64, limit: u64 },
+}
+
+fn list(items: &[impl std::fmt::Display]) -> String {
+    items.iter().map(|item| format!("\n  - {item}")).collect()
+}
+
 impl PackError {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
@@ -32,16 +70,47 @@ impl PackError {
                 "choose another folder, or --force to replace the bundle in it".into()
             }
             Self::NotAFolder(_) => "choose another name for the output folder".into(),
+            Self::Locked(_) => "wait until it is done, or choose another folder".into(),
+            Self::OtherOptions { .. } => {
+                "the options it was begun with continue it; --force starts over with these".into()
+            }
+            Self::NoSpace { .. } => "free some space, or choose a folder on another disk".into(),
+            Self::DoesNotFit { misfits, .. } => misfits.iter().map(Misfit::hint).next()?.into(),
             Self::NotABundle(_) => {
                 "give the folder that `packlight convert -o` wrote, or its URL".into()
             }
-            Self::Write { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
-                "the disk is full: free some space and run the same command again".into()
+            Self::Write { source, .. } | Self::Io(source) if is_full(source) => {
+                "make room and run the same command again (without --force): it goes on where it stopped".into()
+            }
+            Self::Missing { .. }
+            | Self::WrongSize { .. }
+            | Self::WrongChunk { .. }
+            | Self::WrongMd5 { .. }
+            | Self::Disagree(_) => {
+                "the bundle is damaged: `packlight verify` lists everything wrong with it".into()
             }
             Self::Manifest(_) => {
                 "the bundle is damaged or was changed by hand: convert it again".into()
             }
             Self::Write { .. } | Self::Io(_) | Self::WrongLength { .. } => return None,
         })
+    }
+}
+
+/// The disk, a quota, or the largest file that the system allows.
+fn is_full(error: &std::io::Error) -> bool {
+    let kinds = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge];
+    kinds.contains(&error.kind())
+}
+
+impl Misfit {
+    fn hint(&self) -> &'static str {
+        match self {
+            Self::Manifest { .. } | Self::Headers { .. } => "raise --max-file-bytes",
+            Self::Files { .. } => {
+                "larger files are fewer: raise --max-file-bytes, or choose another --host"
+            }
+            Self::Bytes { .. } => "choose another --host, or a --scheme with fewer bits",
+        }
     }
 }

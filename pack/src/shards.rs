@@ -1,48 +1,44 @@
 //! Shards are written and hashed while they are filled, on two threads of their own.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use fs_err::File;
 use md5::{Digest as _, Md5};
 use packlight_formats::digest::hex;
-use packlight_formats::manifest::packlight::{CHUNK_BYTES, File};
-use packlight_formats::record::RecordSpec;
+use rayon::prelude::*;
 use tempfile::NamedTempFile;
 
+use crate::claim::{Claim, Kept};
+use crate::draft::ShardHashes;
 use crate::error::PackError;
-use crate::folder::Folder;
 use crate::hash::ChunkHasher;
-use crate::layout::ShardPlan;
+use crate::journal::Entry;
 
 /// Pieces waiting for a thread; with pieces of at most 1 MiB this bounds the memory in flight.
 const QUEUE: usize = 32;
 
-/// A shard that is on the disk under its name.
-#[derive(Debug)]
-pub(crate) struct HashedShard {
-    pub(crate) file: File,
-    pub(crate) md5: String,
-}
-
-/// A piece of a shard, or its end.
-enum Message {
-    Bytes(usize, Arc<Vec<u8>>),
-    End(usize),
+/// Some bytes of a shard.
+#[derive(Clone)]
+struct Piece {
+    shard: usize,
+    offset: u64,
+    bytes: Arc<Vec<u8>>,
 }
 
 /// A thread and the queue that feeds it.
 struct Worker<T> {
-    queue: SyncSender<Message>,
+    queue: SyncSender<Piece>,
     thread: JoinHandle<T>,
 }
 
 impl<T: Send + 'static> Worker<T> {
-    fn start(work: impl FnOnce(&Receiver<Message>) -> T + Send + 'static) -> Self {
-        let (queue, messages) = sync_channel(QUEUE);
-        Self { queue, thread: std::thread::spawn(move || work(&messages)) }
+    fn start(work: impl FnOnce(&Receiver<Piece>) -> T + Send + 'static) -> Self {
+        let (queue, pieces) = sync_channel(QUEUE);
+        Self { queue, thread: std::thread::spawn(move || work(&pieces)) }
     }
 
     fn finish(self) -> std::io::Result<T> {
@@ -53,123 +49,178 @@ impl<T: Send + 'static> Worker<T> {
 
 /// One thread writes and takes SHA-256, another takes MD5.
 pub(crate) struct ShardWriter {
-    disk: Worker<Result<BTreeMap<usize, File>, PackError>>,
-    md5: Worker<BTreeMap<usize, String>>,
-    /// Shard of each record, by index.
-    shard_of: Vec<usize>,
-    /// Bytes received of each record.
-    received: Vec<u64>,
-    /// Bytes still to come of each shard.
-    missing: Vec<u64>,
+    claim: Arc<Claim>,
+    disk: Worker<Result<Kept, PackError>>,
+    md5: Worker<Result<BTreeMap<usize, String>, PackError>>,
 }
 
 impl ShardWriter {
-    pub(crate) fn start(folder: Arc<Folder>, shards: &[ShardPlan]) -> Self {
-        let records = shards.iter().map(|shard| shard.records.len()).sum();
-        let mut shard_of = vec![0; records];
-        for (i, shard) in shards.iter().enumerate() {
-            shard.records.iter().for_each(|&(record, _)| shard_of[record] = i);
-        }
+    pub(crate) fn start(claim: Arc<Claim>) -> Self {
+        let (writes, hashes) = (Arc::clone(&claim), Arc::clone(&claim));
         Self {
-            disk: Worker::start(move |messages| write_shards(&folder, messages)),
-            md5: Worker::start(md5_shards),
-            shard_of,
-            received: vec![0; records],
-            missing: shards.iter().map(|shard| shard.bytes).collect(),
+            claim,
+            disk: Worker::start(move |pieces| write_parts(&writes, pieces)),
+            md5: Worker::start(move |pieces| md5_shards(&hashes, pieces)),
         }
     }
 
-    pub(crate) fn push(
-        &mut self,
-        records: &[RecordSpec],
-        shards: &[ShardPlan],
-        record: usize,
-        bytes: Vec<u8>,
-    ) -> Result<(), PackError> {
-        let shard = self.shard_of[record];
-        let (length, expected) = (bytes.len() as u64, records[record].stored_bytes());
-        self.received[record] += length;
-        let written = shards[shard].bytes - self.missing[shard];
-        let start = shards[shard]
-            .records
-            .iter()
-            .find(|(i, _)| *i == record)
-            .map_or(0, |(_, offset)| *offset);
-        // Records of a shard arrive one after the other, so a gap or a surplus shows in the running total.
-        if self.received[record] > expected || written + length != start + self.received[record] {
-            let (found, record) = (self.received[record], records[record].name.clone());
-            return Err(PackError::WrongLength { record, found, expected });
-        }
-        self.missing[shard] -= length;
-        self.send(&Message::Bytes(shard, Arc::new(bytes)))?;
-        if self.missing[shard] == 0 { self.send(&Message::End(shard)) } else { Ok(()) }
-    }
-
-    fn send(&self, message: &Message) -> Result<(), PackError> {
-        for queue in [&self.disk.queue, &self.md5.queue] {
-            let copy = match message {
-                Message::Bytes(shard, bytes) => Message::Bytes(*shard, Arc::clone(bytes)),
-                Message::End(shard) => Message::End(*shard),
-            };
-            queue.send(copy).map_err(|_| std::io::Error::from(std::io::ErrorKind::BrokenPipe))?;
+    /// Takes some bytes of a shard; those of a shard come in order, but for what is there already.
+    pub(crate) fn push(&self, shard: usize, offset: u64, bytes: Vec<u8>) -> Result<(), PackError> {
+        let piece = Piece { shard, offset, bytes: Arc::new(bytes) };
+        for queue in [&self.md5.queue, &self.disk.queue] {
+            let sent = queue.send(piece.clone());
+            sent.map_err(|_| std::io::Error::from(std::io::ErrorKind::BrokenPipe))?;
         }
         Ok(())
     }
 
-    /// Waits for the threads. Shards that did not get all their bytes have no name and are gone.
-    pub(crate) fn finish(self) -> Result<Vec<HashedShard>, PackError> {
-        let files = self.disk.finish()??;
-        let mut md5 = self.md5.finish()?;
-        Ok(files
-            .into_iter()
-            .map(|(i, file)| HashedShard { file, md5: md5.remove(&i).unwrap_or_default() })
-            .collect())
+    /// Waits for the threads. Parts that did not get all their bytes have no name and are gone.
+    pub(crate) fn finish(self) -> Result<Filled, PackError> {
+        // The disk thread first: if it failed, the other has only run into the same.
+        let (disk, md5) = (self.disk.finish(), self.md5.finish());
+        let (mut written, md5) = (disk??, md5??);
+        let stray = || std::io::Error::other("a writing thread is still there");
+        let claim = Arc::into_inner(self.claim).ok_or_else(stray)?;
+        written.extend(claim.kept.clone());
+        Ok(Filled { claim, written, md5 })
     }
 }
 
-fn write_shards(
-    folder: &Folder,
-    messages: &Receiver<Message>,
-) -> Result<BTreeMap<usize, File>, PackError> {
-    let mut open: BTreeMap<usize, (NamedTempFile, ChunkHasher)> = BTreeMap::new();
-    let mut done = BTreeMap::new();
-    for message in messages {
-        match message {
-            Message::Bytes(shard, bytes) => {
-                if let std::collections::btree_map::Entry::Vacant(e) = open.entry(shard) {
-                    e.insert((folder.temporary()?, ChunkHasher::new(CHUNK_BYTES)));
+/// What was pushed is on the disk.
+pub(crate) struct Filled {
+    pub(crate) claim: Claim,
+    /// Parts that have their name.
+    written: Kept,
+    /// Of the shards that came whole.
+    md5: BTreeMap<usize, String>,
+}
+
+impl Filled {
+    /// The hashes of every shard, all of which must be whole.
+    pub(crate) fn hashes(&self) -> Result<Vec<ShardHashes>, PackError> {
+        let draft = &self.claim.draft;
+        let hashes = (0..draft.shards()).into_par_iter().map(|shard| {
+            let parts = (0..draft.ranges(shard).len()).map(|part| {
+                let missing = || std::io::Error::other("a part of a shard was not filled");
+                self.written.get(&(shard, part)).cloned().ok_or_else(missing)
+            });
+            let parts = parts.collect::<Result<Vec<_>, _>>()?;
+            let md5 = match self.md5.get(&shard).or_else(|| self.claim.noted_md5(shard)) {
+                Some(md5) => md5.clone(),
+                None => md5_of_files(&self.claim, shard, &parts)?,
+            };
+            check_md5(&self.claim, shard, &parts, &md5)?;
+            Ok(ShardHashes { parts, md5 })
+        });
+        hashes.collect()
+    }
+}
+
+/// A part that is being filled.
+struct Open {
+    part: usize,
+    file: NamedTempFile,
+    hasher: ChunkHasher,
+}
+
+/// The chunk hashes of every part that was written.
+fn write_parts(claim: &Claim, pieces: &Receiver<Piece>) -> Result<Kept, PackError> {
+    let mut open: BTreeMap<usize, Open> = BTreeMap::new();
+    let mut done = Kept::new();
+    for Piece { shard, offset, bytes } in pieces {
+        let (mut at, mut rest) = (offset, &bytes[..]);
+        loop {
+            let (part, range) = claim.draft.part_at(shard, at);
+            let room = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            if !claim.kept.contains_key(&(shard, part)) {
+                if at == range.start {
+                    let (file, hasher) = (claim.folder.temporary()?, ChunkHasher::new());
+                    open.insert(shard, Open { part, file, hasher });
                 }
-                if let Some((file, hasher)) = open.get_mut(&shard) {
-                    let failed = |source| PackError::Write { path: shard_name(shard), source };
-                    file.write_all(&bytes).map_err(failed)?;
-                    hasher.update(&bytes);
+                if let Some(filling) = open.get_mut(&shard) {
+                    let name = &claim.draft.shard(shard).data_path;
+                    let failed = |source| PackError::Write { path: name.into(), source };
+                    filling.file.write_all(now).map_err(failed)?;
+                    filling.hasher.update(now);
+                }
+                if at + now.len() as u64 == range.end
+                    && let Some(filled) = open.remove(&shard)
+                {
+                    done.insert((shard, part), filled.close(claim, shard)?);
                 }
             }
-            Message::End(shard) => {
-                if let Some((file, hasher)) = open.remove(&shard) {
-                    folder.name(file, &shard_name(shard))?;
-                    done.insert(shard, hasher.finish(shard_name(shard)));
-                }
+            (at, rest) = (at + now.len() as u64, later);
+            if rest.is_empty() {
+                break;
             }
         }
     }
     Ok(done)
 }
 
-fn md5_shards(messages: &Receiver<Message>) -> BTreeMap<usize, String> {
+impl Open {
+    fn close(self, claim: &Claim, shard: usize) -> Result<Vec<String>, PackError> {
+        let Self { part, file, hasher } = self;
+        let sha256 = hasher.finish();
+        let path = claim.draft.path(shard, part, &sha256);
+        let entry = Entry { path, part: Some((shard, part)), sha256: sha256.clone() };
+        claim.folder.name(file, entry)?;
+        Ok(sha256)
+    }
+}
+
+/// MD5 of the shards that come whole. Of those with parts that are there already, not all bytes do.
+fn md5_shards(
+    claim: &Claim,
+    pieces: &Receiver<Piece>,
+) -> Result<BTreeMap<usize, String>, PackError> {
+    let comes_whole = |shard: usize| claim.kept.range((shard, 0)..(shard + 1, 0)).next().is_none();
     let mut open: BTreeMap<usize, Md5> = BTreeMap::new();
     let mut done = BTreeMap::new();
-    for message in messages {
-        match message {
-            Message::Bytes(shard, bytes) => open.entry(shard).or_default().update(&*bytes),
-            Message::End(shard) => {
-                done.insert(shard, hex(&open.remove(&shard).unwrap_or_default().finalize()));
+    for Piece { shard, offset, bytes } in pieces {
+        if !comes_whole(shard) {
+            continue;
+        }
+        let md5 = open.entry(shard).or_default();
+        md5.update(&*bytes);
+        if offset + bytes.len() as u64 == claim.draft.shard(shard).nbytes {
+            let md5 = hex(&open.remove(&shard).unwrap_or_default().finalize());
+            claim.folder.note_md5(shard, md5.clone())?;
+            done.insert(shard, md5);
+        }
+    }
+    Ok(done)
+}
+
+/// MD5 of a shard that was not written in one go.
+fn md5_of_files(claim: &Claim, shard: usize, parts: &[Vec<String>]) -> Result<String, PackError> {
+    let (mut md5, mut buffer) = (Md5::new(), vec![0; 1 << 20]);
+    for (part, sha256) in parts.iter().enumerate() {
+        let mut file = File::open(claim.folder.path().join(claim.draft.path(shard, part, sha256)))?;
+        loop {
+            match file.read(&mut buffer)? {
+                0 => break,
+                n => md5.update(&buffer[..n]),
             }
         }
     }
-    done
+    Ok(hex(&md5.finalize()))
 }
 
-fn shard_name(shard: usize) -> String {
-    format!("params_shard_{shard}.bin")
+/// A shard that is copied must be the one that its bundle says it is; a wrong copy does not stay for the next attempt.
+fn check_md5(
+    claim: &Claim,
+    shard: usize,
+    parts: &[Vec<String>],
+    found: &str,
+) -> Result<(), PackError> {
+    let expected = &claim.draft.shard(shard).md5;
+    if expected.is_empty() || expected == found {
+        return Ok(());
+    }
+    for (part, sha256) in parts.iter().enumerate() {
+        claim.folder.remove(&claim.draft.path(shard, part, sha256))?;
+    }
+    Err(PackError::WrongMd5 { file: claim.draft.shard(shard).data_path.clone() })
 }

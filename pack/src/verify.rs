@@ -5,8 +5,9 @@ use std::io::Read;
 
 use md5::{Digest as _, Md5};
 use packlight_formats::digest::{hex, sha256};
-use packlight_formats::manifest::packlight::{self, PACKLIGHT, Packlight};
-use packlight_formats::manifest::tensor_cache::{NDARRAY_CACHE, TENSOR_CACHE, TensorCache};
+use packlight_formats::manifest::packlight::{About, CHUNK_BYTES, PACKLIGHT};
+use packlight_formats::manifest::tensor_cache::{NDARRAY_CACHE, TENSOR_CACHE};
+use packlight_formats::manifest::{File, HEADERS, Packlight, TensorCache};
 use packlight_formats::quant::Assignment;
 use rayon::prelude::*;
 
@@ -66,54 +67,73 @@ pub fn verify<F: Files + ?Sized>(
     files: &F,
     options: VerifyOptions,
 ) -> Result<Verification, PackError> {
-    let cache = read(files, TENSOR_CACHE)?;
     if let Some(json) = read(files, PACKLIGHT)? {
-        return verify_packlight(files, options, &json, cache.as_deref());
+        return verify_packlight(files, options, &json);
     }
     // Until TVM 0.22 MLC-LLM wrote it under its old name only.
-    let cache = if cache.is_some() { cache } else { read(files, NDARRAY_CACHE)? };
-    match cache {
-        Some(cache) => verify_mlc(files, &cache),
-        None => Err(PackError::NotABundle(files.place())),
+    for name in [TENSOR_CACHE, NDARRAY_CACHE] {
+        if let Some(cache) = read(files, name)? {
+            return verify_mlc(files, &cache);
+        }
     }
+    Err(PackError::NotABundle(files.place()))
 }
 
 fn verify_packlight<F: Files + ?Sized>(
     files: &F,
     options: VerifyOptions,
     json: &[u8],
-    cache_json: Option<&[u8]>,
 ) -> Result<Verification, PackError> {
-    let parsed = Packlight::parse(json).and_then(|manifest| Ok((manifest.assignment()?, manifest)));
+    let parsed = Packlight::parse(json).and_then(|manifest| {
+        let assignment = manifest.about.as_ref().map(About::assignment).transpose()?;
+        Ok((assignment, manifest))
+    });
     let (assignment, manifest) = match parsed {
         Ok(parsed) => parsed,
         // Nothing else can be checked against a manifest that contradicts itself.
         Err(error) => return Ok(Verification::failed(json, error.to_string())),
     };
-    let cache = cache_json.map(TensorCache::parse).transpose();
+    let names = files.names()?;
+    let cache = join(files, &manifest, TENSOR_CACHE)?;
+    let cache = cache.as_deref().map(TensorCache::parse).transpose();
     let shards = match &cache {
         Ok(Some(cache)) if options.md5 => cache.records.as_slice(),
         _ => &[],
     };
-    let expected = manifest.files.iter().map(|file| Expected {
-        path: &file.path,
+    let expected = |file: &'_ File| Expected {
+        path: file.path.clone(),
         bytes: file.bytes,
         chunk_bytes: manifest.chunk_bytes,
-        sha256: &file.sha256,
-        md5: shards.iter().find(|shard| shard.data_path == file.path).map(|shard| &*shard.md5),
-    });
-    let mut checked = check_all(files, expected.collect())?;
+        sha256: file.sha256.clone(),
+    };
+    // The parts of a shard are read one after another, for its MD5; all else in any order.
+    let mut runs: Vec<Run<'_>> = shards
+        .iter()
+        .map(|shard| Run {
+            files: manifest.parts(&shard.data_path).map(expected).collect(),
+            md5: Some((&shard.data_path, &shard.md5)),
+        })
+        .filter(|run: &Run<'_>| !run.files.is_empty())
+        .collect();
+    let is_shard = |file: &File| shards.iter().any(|s| file.holds() == Some(&s.data_path));
+    // A host that reads header rules does not serve them.
+    let served = |file: &File| names.is_some() || file.path != HEADERS;
+    let others = manifest.files.iter().filter(|file| !is_shard(file) && served(file));
+    runs.extend(others.map(|file| Run { files: vec![expected(file)], md5: None }));
+    let mut checked = check_all(files, runs)?;
     match cache {
         Ok(None) => checked.problems.push(Problem::Missing { file: TENSOR_CACHE.into() }),
-        Ok(Some(cache)) => checked.problems.extend(agree(files, &manifest, &assignment, &cache)),
+        Ok(Some(cache)) => {
+            let about = manifest.about.as_ref().zip(assignment.as_ref());
+            checked.problems.extend(agree(&manifest, about, &cache));
+        }
         Err(error) => {
             checked.problems.push(Problem::Manifests { reason: error.to_string() });
         }
     }
     if !options.allow_extra {
         let known = |name: &String| name == PACKLIGHT || manifest.file(name).is_some();
-        let names = files.names()?.unwrap_or_default();
-        let strays = names.into_iter().filter(|name| !known(name));
+        let strays = names.into_iter().flatten().filter(|name| !known(name));
         checked.problems.extend(strays.map(|file| Problem::Stray { file }));
     }
     checked.problems.sort();
@@ -138,15 +158,17 @@ fn verify_mlc<F: Files + ?Sized>(files: &F, json: &[u8]) -> Result<Verification,
             return Ok(Verification { sha256: None, ..failed });
         }
     };
-    let expected = cache.records.iter().map(|shard| Expected {
-        path: &shard.data_path,
-        bytes: shard.nbytes,
-        // Only the pieces it is read in.
-        chunk_bytes: packlight::CHUNK_BYTES,
-        sha256: &[],
-        md5: Some(&shard.md5),
+    let runs = cache.records.iter().map(|shard| {
+        let file = Expected {
+            path: shard.data_path.clone(),
+            bytes: shard.nbytes,
+            // Only the pieces it is read in.
+            chunk_bytes: CHUNK_BYTES,
+            sha256: Vec::new(),
+        };
+        Run { files: vec![file], md5: Some((&shard.data_path, &shard.md5)) }
     });
-    let checked = check_all(files, expected.collect())?;
+    let checked = check_all(files, runs.collect())?;
     Ok(Verification {
         files: cache.records.len(),
         bytes: cache.records.iter().map(|shard| shard.nbytes).sum(),
@@ -158,13 +180,19 @@ fn verify_mlc<F: Files + ?Sized>(files: &F, json: &[u8]) -> Result<Verification,
 }
 
 /// What a manifest says of a file.
-struct Expected<'a> {
-    path: &'a str,
+struct Expected {
+    path: String,
     bytes: u64,
     chunk_bytes: u64,
     /// Of each chunk, where the manifest has them.
-    sha256: &'a [String],
-    md5: Option<&'a str>,
+    sha256: Vec<String>,
+}
+
+/// Files that are read one after another.
+struct Run<'a> {
+    files: Vec<Expected>,
+    /// The shard that they make up and its MD5, where that is to be compared.
+    md5: Option<(&'a str, &'a str)>,
 }
 
 #[derive(Default)]
@@ -174,11 +202,8 @@ struct Checked {
     problems: Vec<Problem>,
 }
 
-fn check_all<F: Files + ?Sized>(
-    files: &F,
-    expected: Vec<Expected<'_>>,
-) -> Result<Checked, PackError> {
-    let checked = expected.into_par_iter().map(|expected| check(files, &expected));
+fn check_all<F: Files + ?Sized>(files: &F, runs: Vec<Run<'_>>) -> Result<Checked, PackError> {
+    let checked = runs.into_par_iter().map(|run| check(files, &run));
     let checked: Vec<Checked> = checked.collect::<Result<_, PackError>>()?;
     Ok(checked.into_iter().fold(Checked::default(), |mut all, one| {
         all.chunks += one.chunks;
@@ -188,42 +213,64 @@ fn check_all<F: Files + ?Sized>(
     }))
 }
 
-/// Reads a file once. One of the wrong size is not compared further.
-fn check<F: Files + ?Sized>(files: &F, expected: &Expected<'_>) -> Result<Checked, PackError> {
-    let Expected { path, bytes, chunk_bytes, sha256: hashes, md5 } = *expected;
-    let file = path.to_owned();
-    let only = |problem| Ok(Checked { problems: vec![problem], ..Checked::default() });
+/// Reads each file once. The MD5 of what is missing or has the wrong size is not compared.
+fn check<F: Files + ?Sized>(files: &F, run: &Run<'_>) -> Result<Checked, PackError> {
+    let (mut checked, mut sum) = (Checked::default(), run.md5.map(|_| Md5::new()));
+    for expected in &run.files {
+        match check_file(files, expected, sum.as_mut(), &mut checked)? {
+            None => {}
+            Some(problem) => {
+                checked.problems.push(problem);
+                sum = None;
+            }
+        }
+    }
+    if let (Some((file, expected)), Some(sum)) = (run.md5, sum) {
+        checked.md5_shards = 1;
+        if hex(&sum.finalize()) != expected {
+            checked.problems.push(Problem::WrongMd5 { file: file.into() });
+        }
+    }
+    Ok(checked)
+}
+
+/// Compares the chunks of a file. What is not there, or of the wrong size, is compared no further and comes back.
+fn check_file<F: Files + ?Sized>(
+    files: &F,
+    Expected { path, bytes, chunk_bytes, sha256: hashes }: &Expected,
+    mut md5: Option<&mut Md5>,
+    checked: &mut Checked,
+) -> Result<Option<Problem>, PackError> {
+    let (file, bytes) = (path.clone(), *bytes);
     let unreadable = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => Ok(Problem::Missing { file: file.clone() }),
+        std::io::ErrorKind::NotFound => Ok(Some(Problem::Missing { file: file.clone() })),
         std::io::ErrorKind::InvalidData => {
-            Ok(Problem::Unreadable { file: file.clone(), reason: error.to_string() })
+            Ok(Some(Problem::Unreadable { file: file.clone(), reason: error.to_string() }))
         }
         _ => Err(PackError::Io(error)),
     };
     let mut reader = match files.open(path, Some(bytes)) {
         Ok(reader) => reader,
-        Err(error) => return only(unreadable(error)?),
+        Err(error) => return unreadable(error),
     };
-    let (mut checked, mut sum, mut found) = (Checked::default(), Md5::new(), 0);
-    let mut chunk = Vec::new();
+    let (mut found, mut chunk, mut wrong) = (0, Vec::new(), Vec::new());
     for i in 0.. {
         chunk.clear();
         // A byte beyond the end is looked for, and no more.
-        let limit = if found < bytes { chunk_bytes.min(bytes - found) } else { 1 };
+        let limit = if found < bytes { (*chunk_bytes).min(bytes - found) } else { 1 };
         if let Err(error) = reader.by_ref().take(limit).read_to_end(&mut chunk) {
-            return only(unreadable(error)?);
+            return unreadable(error);
         }
         let (start, end) = (found, found + chunk.len() as u64);
         found = end;
         if let Some(expected) = hashes.get(i) {
             checked.chunks += 1;
             if sha256(&chunk) != *expected {
-                let file = file.clone();
-                checked.problems.push(Problem::WrongChunk { file, chunk: i, start, end });
+                wrong.push(Problem::WrongChunk { file: file.clone(), chunk: i, start, end });
             }
         }
-        if md5.is_some() {
-            sum.update(&chunk);
+        if let Some(md5) = &mut md5 {
+            md5.update(&chunk);
         }
         if chunk.is_empty() || found > bytes {
             break;
@@ -231,15 +278,26 @@ fn check<F: Files + ?Sized>(files: &F, expected: &Expected<'_>) -> Result<Checke
     }
     if found != bytes {
         let found = files.size(path)?.unwrap_or(found);
-        return only(Problem::WrongSize { file, found, expected: bytes });
+        return Ok(Some(Problem::WrongSize { file, found, expected: bytes }));
     }
-    if let Some(expected) = md5 {
-        checked.md5_shards = 1;
-        if hex(&sum.finalize()) != expected {
-            checked.problems.push(Problem::WrongMd5 { file });
+    checked.problems.extend(wrong);
+    Ok(None)
+}
+
+/// A file of the bundle, or nothing where a part is missing. Whether it is what it should be is told of each part.
+fn join<F: Files + ?Sized>(
+    files: &F,
+    manifest: &Packlight,
+    name: &str,
+) -> Result<Option<Vec<u8>>, PackError> {
+    let mut bytes = Vec::new();
+    for file in manifest.parts(name) {
+        match read(files, &file.path)? {
+            Some(part) => bytes.extend(part),
+            None => return Ok(None),
         }
     }
-    Ok(checked)
+    Ok(manifest.size(name).map(|_| bytes))
 }
 
 /// A whole file, or nothing where there is none.
@@ -253,43 +311,40 @@ fn read<F: Files + ?Sized>(files: &F, path: &str) -> Result<Option<Vec<u8>>, Pac
 }
 
 /// The two manifests name the same shards, and the shards hold what the model needs.
-fn agree<F: Files + ?Sized>(
-    files: &F,
+fn agree(
     manifest: &Packlight,
-    assignment: &Assignment,
+    about: Option<(&About, &Assignment)>,
     cache: &TensorCache,
 ) -> Vec<Problem> {
     let mut reasons = Vec::new();
     for shard in &cache.records {
         let (path, nbytes) = (&shard.data_path, shard.nbytes);
-        match manifest.file(path) {
-            Some(file) if file.bytes == nbytes => {}
-            Some(file) => {
+        match manifest.size(path) {
+            Some(bytes) if bytes == nbytes => {}
+            Some(bytes) => {
                 reasons.push(format!(
-                    "{TENSOR_CACHE} gives `{path}` {nbytes} bytes, {PACKLIGHT} {}",
-                    file.bytes
+                    "{TENSOR_CACHE} gives `{path}` {nbytes} bytes, {PACKLIGHT} {bytes}"
                 ));
             }
             None => reasons.push(format!("{TENSOR_CACHE} names `{path}`, {PACKLIGHT} does not")),
         }
     }
-    let records = cache.records.iter().flat_map(|shard| &shard.records);
-    let mut held: BTreeMap<String, _> =
-        records.map(|record| (record.name.clone(), record.spec())).collect();
-    for weight in manifest.model.weights() {
-        for record in assignment.storage(weight).records() {
-            if held.remove(&record.name).as_ref() != Some(record) {
-                let name = &record.name;
-                reasons
-                    .push(format!("{TENSOR_CACHE} does not hold `{name}` as the model needs it"));
+    if let Some((about, assignment)) = about {
+        let records = cache.records.iter().flat_map(|shard| &shard.records);
+        let mut held: BTreeMap<String, _> =
+            records.map(|record| (record.name.clone(), record.spec())).collect();
+        for weight in about.model.weights() {
+            for record in assignment.storage(weight).records() {
+                if held.remove(&record.name).as_ref() != Some(record) {
+                    let name = &record.name;
+                    reasons.push(format!(
+                        "{TENSOR_CACHE} does not hold `{name}` as the model needs it"
+                    ));
+                }
             }
         }
-    }
-    let unused = |name| format!("{TENSOR_CACHE} holds `{name}`, which the model does not use");
-    reasons.extend(held.keys().map(unused));
-    let bytes = |name: &str| read(files, name).ok().flatten();
-    if manifest.file(NDARRAY_CACHE).is_some() && bytes(NDARRAY_CACHE) != bytes(TENSOR_CACHE) {
-        reasons.push(format!("{NDARRAY_CACHE} differs from {TENSOR_CACHE}"));
+        let unused = |name| format!("{TENSOR_CACHE} holds `{name}`, which the model does not use");
+        reasons.extend(held.keys().map(unused));
     }
     reasons.into_iter().map(|reason| Problem::Manifests { reason }).collect()
 }

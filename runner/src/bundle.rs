@@ -8,9 +8,11 @@ use std::ops::Range;
 use packlight_formats::chat_config::CHAT_CONFIG;
 use packlight_formats::config::ConfigError;
 use packlight_formats::digest::sha256;
-use packlight_formats::manifest::ManifestError;
-use packlight_formats::manifest::packlight::{File, PACKLIGHT, Packlight};
-use packlight_formats::manifest::tensor_cache::{Shard, ShardRecord, TENSOR_CACHE, TensorCache};
+use packlight_formats::manifest::packlight::{About, PACKLIGHT};
+use packlight_formats::manifest::tensor_cache::{
+    NDARRAY_CACHE, Shard, ShardRecord, TENSOR_CACHE, TensorCache,
+};
+use packlight_formats::manifest::{File, ManifestError, Packlight};
 use packlight_formats::model::Model;
 use packlight_formats::quant::{Assignment, SCHEMES};
 
@@ -93,13 +95,14 @@ impl BundleError {
         }
     }
 
-    /// The same of a shard, naming the record that is cut off where the file is.
-    fn naming_record(self, shard: &Shard) -> Self {
+    /// The same of a file that holds bytes of a shard from `start` on, naming the record that is cut off where the file
+    /// is.
+    fn naming_record(self, shard: &Shard, start: u64, expected: u64) -> Self {
         let Self::Source(SourceError::Truncated { path, found, .. }) = self else { return self };
         let mut records = shard.records.iter();
-        let record = records.find(|record| record.byte_offset + record.nbytes > found);
+        let record = records.find(|record| record.byte_offset + record.nbytes > start + found);
         let record = record.map_or_else(String::new, |record| record.name.clone());
-        Self::CutOff { record, file: path, found, expected: shard.nbytes }
+        Self::CutOff { record, file: path, found, expected }
     }
 }
 
@@ -115,39 +118,56 @@ pub enum Trust {
 /// An open bundle: its manifests are read and agree with each other.
 #[derive(Debug)]
 pub struct Bundle<S> {
-    source: S,
-    trust: Trust,
+    files: Files<S>,
     description: Description,
     sha256: String,
-    assignment: Assignment,
     shards: Vec<Shard>,
 }
 
-/// What says which model a bundle holds.
+/// The files of a bundle.
 #[derive(Debug)]
-enum Description {
-    /// Its own manifest.
-    Packlight(Box<Packlight>),
-    /// The chat configuration of a plain MLC bundle, and what there is to note about it.
-    Mlc { model: Box<Model>, notes: Vec<String> },
+struct Files<S> {
+    source: S,
+    trust: Trust,
+    /// Ours; a plain MLC bundle has none.
+    manifest: Option<Packlight>,
+}
+
+/// Which model a bundle holds, and how.
+#[derive(Debug)]
+struct Description {
+    model: Model,
+    assignment: Assignment,
+    /// What was assumed where the manifest does not say it.
+    notes: Vec<String>,
 }
 
 impl<S: Source> Bundle<S> {
-    /// Reads both manifests; of a plain MLC bundle its one manifest and its chat configuration.
+    /// Reads both manifests; where ours is not there or does not describe the model, MLC's chat configuration.
     pub async fn open(source: S, trust: Trust) -> Result<Self, BundleError> {
-        let Some(json) = source.file(PACKLIGHT).await? else {
-            return Self::open_mlc(source, trust).await;
+        let json = source.file(PACKLIGHT).await?;
+        let manifest = json.as_deref().map(Packlight::parse).transpose()?;
+        let files = Files { source, trust, manifest };
+        let cache = match files.read(TENSOR_CACHE).await? {
+            None if files.manifest.is_some() => {
+                return Err(BundleError::Missing(TENSOR_CACHE.into()));
+            }
+            // Until TVM 0.22 MLC-LLM wrote it under its old name only.
+            None => files.read(NDARRAY_CACHE).await?.ok_or(BundleError::NotABundle)?,
+            Some(cache) => cache,
         };
-        let manifest = Packlight::parse(&json)?;
-        let assignment = manifest.assignment()?;
-        let (sha256, shards) = (sha256(&json), Vec::new());
-        let description = Description::Packlight(Box::new(manifest));
-        let mut bundle = Self { source, trust, description, sha256, assignment, shards };
-        let cache = bundle
-            .file(TENSOR_CACHE)
-            .await?
-            .ok_or_else(|| BundleError::Missing(TENSOR_CACHE.into()))?;
-        bundle.shards = TensorCache::parse(&cache)?.records;
+        let shards = TensorCache::parse(&cache)?.records;
+        let about = files.manifest.as_ref().and_then(|manifest| manifest.about.as_ref());
+        let description = match about {
+            Some(about) => Description {
+                model: about.model.clone(),
+                assignment: about.assignment()?,
+                notes: Vec::new(),
+            },
+            None => files.describe(&shards).await?,
+        };
+        let sha256 = sha256(json.as_deref().unwrap_or(&cache));
+        let mut bundle = Self { files, description, sha256, shards };
         bundle.check()?;
         Ok(bundle)
     }
@@ -159,11 +179,11 @@ impl<S: Source> Bundle<S> {
         for native in
             records.map(ShardRecord::spec).filter(|spec| spec.stored != spec.dtype.stored())
         {
-            self.assignment.keep_native(native.name);
+            self.description.assignment.keep_native(native.name);
         }
         for shard in &self.shards {
             let Some(manifest) = self.manifest() else { break };
-            if manifest.file(&shard.data_path).is_none_or(|file| file.bytes != shard.nbytes) {
+            if manifest.size(&shard.data_path) != Some(shard.nbytes) {
                 return disagree(format!(
                     "`{}` is not in {PACKLIGHT} with {} bytes",
                     shard.data_path, shard.nbytes
@@ -174,7 +194,7 @@ impl<S: Source> Bundle<S> {
         let mut held: BTreeMap<&str, _> =
             records.map(|record| (record.name.as_str(), record.spec())).collect();
         for weight in self.model().weights() {
-            for needed in self.assignment.storage(weight).records() {
+            for needed in self.assignment().storage(weight).records() {
                 if held.remove(needed.name.as_str()).as_ref() != Some(needed) {
                     return disagree(format!(
                         "{TENSOR_CACHE} does not hold `{}` as the model needs it",
@@ -193,31 +213,32 @@ impl<S: Source> Bundle<S> {
 
     /// The description of its model.
     pub fn model(&self) -> &Model {
-        match &self.description {
-            Description::Packlight(manifest) => &manifest.model,
-            Description::Mlc { model, .. } => model,
-        }
+        &self.description.model
     }
 
     /// How its weights are stored.
     pub fn assignment(&self) -> &Assignment {
-        &self.assignment
+        &self.description.assignment
     }
 
     /// Its own manifest; a plain MLC bundle has none.
     pub fn manifest(&self) -> Option<&Packlight> {
-        match &self.description {
-            Description::Packlight(manifest) => Some(manifest),
-            Description::Mlc { .. } => None,
-        }
+        self.files.manifest.as_ref()
     }
 
-    /// What its user should know: how a plain MLC bundle was understood.
+    /// What only the converter knows, where the manifest has it.
+    pub fn about(&self) -> Option<&About> {
+        self.manifest().and_then(|manifest| manifest.about.as_ref())
+    }
+
+    /// Whether the manifest describes the model. Otherwise it was understood from MLC's chat configuration.
+    pub fn is_described(&self) -> bool {
+        self.about().is_some()
+    }
+
+    /// What its user should know: how a bundle that is not described was understood.
     pub fn notes(&self) -> &[String] {
-        match &self.description {
-            Description::Packlight(_) => &[],
-            Description::Mlc { notes, .. } => notes,
-        }
+        &self.description.notes
     }
 
     /// Bytes of all shards.
@@ -233,39 +254,8 @@ impl<S: Source> Bundle<S> {
 
     /// A file beside the weights, checked against its hashes where there are any; `None` where the bundle has none of
     /// that name.
-    pub async fn file(&self, path: &str) -> Result<Option<Vec<u8>>, BundleError> {
-        let Some(manifest) = self.manifest() else { return Ok(self.source.file(path).await?) };
-        let Some(file) = manifest.file(path) else { return Ok(None) };
-        let mut bytes = Vec::new();
-        for i in 0..file.sha256.len() {
-            bytes.extend(self.chunk(manifest, file, i).await?);
-        }
-        Ok(Some(bytes))
-    }
-
-    /// Streams every record into `sink`; `progress` is told the bytes of each chunk.
-    pub async fn load<W, E>(&self, sink: &mut W, mut progress: impl FnMut(u64)) -> Result<(), E>
-    where
-        W: WeightSink,
-        E: From<BundleError> + From<W::Error>,
-    {
-        let paths: Vec<&str> = self.shards.iter().map(|shard| shard.data_path.as_str()).collect();
-        self.source.announce(&paths);
-        for shard in &self.shards {
-            let Some(manifest) = self.manifest() else {
-                self.load_mlc::<W, E>(shard, sink, &mut progress).await?;
-                continue;
-            };
-            let Some(file) = manifest.file(&shard.data_path) else { continue };
-            let mut cutter = Cutter::new(shard);
-            for i in 0..file.sha256.len() {
-                let bytes = self.chunk(manifest, file, i).await;
-                let bytes = bytes.map_err(|error| error.naming_record(shard))?;
-                cutter.push(&bytes, sink)?;
-                progress(bytes.len() as u64);
-            }
-        }
-        Ok(())
+    pub async fn file(&self, name: &str) -> Result<Option<Vec<u8>>, BundleError> {
+        self.files.read(name).await
     }
 
     /// Some bytes of a record, which are not compared with any hash; `None` where there is no record of that name.
@@ -274,16 +264,79 @@ impl<S: Source> Bundle<S> {
         name: &str,
         range: Range<u64>,
     ) -> Result<Option<Vec<u8>>, BundleError> {
-        let mut records = self
-            .shards
-            .iter()
-            .flat_map(|shard| shard.records.iter().map(move |record| (&shard.data_path, record)));
-        let Some((path, record)) = records.find(|(_, record)| record.name == name) else {
-            return Ok(None);
+        let of_shard = |shard: &Shard| {
+            let record = shard.records.iter().find(|record| record.name == name)?;
+            let place = |offset: u64| record.byte_offset + offset.min(record.nbytes);
+            Some((shard.data_path.clone(), place(range.start)..place(range.end)))
         };
-        let start = record.byte_offset + range.start.min(record.nbytes);
-        let end = record.byte_offset + range.end.min(record.nbytes);
-        Ok(Some(self.source.range(path, start..end).await?))
+        let Some((path, range)) = self.shards.iter().find_map(of_shard) else { return Ok(None) };
+        self.files.range(&path, range).await.map(Some)
+    }
+
+    /// Streams every record into `sink`; `progress` is told the bytes of each chunk.
+    pub async fn load<W, E>(&self, sink: &mut W, mut progress: impl FnMut(u64)) -> Result<(), E>
+    where
+        W: WeightSink,
+        E: From<BundleError> + From<W::Error>,
+    {
+        let Files { source, manifest, .. } = &self.files;
+        let names = self.shards.iter().map(|shard| shard.data_path.as_str());
+        let paths: Vec<&str> = match manifest {
+            Some(manifest) => {
+                names.flat_map(|name| manifest.parts(name)).map(|file| file.path.as_str()).collect()
+            }
+            None => names.collect(),
+        };
+        source.announce(&paths);
+        for shard in &self.shards {
+            let Some(manifest) = manifest else {
+                self.files.load_mlc::<W, E>(shard, sink, &mut progress).await?;
+                continue;
+            };
+            let mut cutter = Cutter::new(shard);
+            for file in manifest.parts(&shard.data_path) {
+                let start = file.holds.as_ref().map_or(0, |span| span.start);
+                for i in 0..file.sha256.len() {
+                    let bytes = self.files.chunk(manifest, file, i).await;
+                    let bytes =
+                        bytes.map_err(|error| error.naming_record(shard, start, file.bytes))?;
+                    cutter.push(&bytes, sink)?;
+                    progress(bytes.len() as u64);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S: Source> Files<S> {
+    /// A file of the bundle, joined from its parts.
+    async fn read(&self, name: &str) -> Result<Option<Vec<u8>>, BundleError> {
+        let Some(manifest) = &self.manifest else { return Ok(self.source.file(name).await?) };
+        let mut bytes = None;
+        for file in manifest.parts(name) {
+            let bytes = bytes.get_or_insert_with(Vec::new);
+            for i in 0..file.sha256.len() {
+                bytes.extend(self.chunk(manifest, file, i).await?);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Some bytes of a file of the bundle, which are not compared with any hash.
+    async fn range(&self, name: &str, range: Range<u64>) -> Result<Vec<u8>, BundleError> {
+        let Some(manifest) = &self.manifest else {
+            return Ok(self.source.range(name, range).await?);
+        };
+        let mut bytes = Vec::new();
+        for file in manifest.parts(name) {
+            let first = file.holds.as_ref().map_or(0, |span| span.start);
+            let (start, end) = (range.start.max(first), range.end.min(first + file.bytes));
+            if start < end {
+                bytes.extend(self.source.range(&file.path, start - first..end - first).await?);
+            }
+        }
+        Ok(bytes)
     }
 
     /// One chunk of a file, verified unless told not to.

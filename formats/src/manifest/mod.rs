@@ -2,10 +2,18 @@
 //!
 //! Each is validated once, wholly, on reading; after that nothing it says can lead past a bound.
 
+mod files;
+mod names;
 pub mod packlight;
 pub mod requires;
+#[cfg(test)]
+mod schema;
 pub mod tensor_cache;
+#[cfg(test)]
+mod tests;
 
+pub use files::{File, HEADERS, Span};
+pub use names::{Names, content_id, cut, part_name, split_id, with_id};
 pub use packlight::Packlight;
 pub use requires::Requires;
 pub use tensor_cache::TensorCache;

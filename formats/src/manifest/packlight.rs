@@ -1,14 +1,15 @@
 //! `packlight.json`: what is in a bundle, byte by byte, where it came from, and the model it holds.
-
-use std::collections::BTreeSet;
+//!
+//! `docs/packlight-json.md` describes it field by field.
 
 use serde::{Deserialize, Serialize};
 
 use super::ManifestError;
+use super::files::{self, File};
+use super::names::Names;
 use super::requires::Requires;
 use crate::model::Model;
 use crate::quant::{Assignment, Rounding, Scheme};
-use crate::safetensors::is_file_name;
 
 /// Name of the manifest. It is written last: a folder with it is a whole bundle.
 pub const PACKLIGHT: &str = "packlight.json";
@@ -21,12 +22,28 @@ const MAX_CHUNK_BYTES: u64 = 64 << 20;
 
 /// The whole file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(into = "Wire", try_from = "Wire")]
 pub struct Packlight {
-    /// [`SCHEMA_VERSION`].
-    pub schema_version: u32,
     /// What wrote the bundle.
     pub generator: Generator,
+    /// How the weights were made; `None` where that is not known, as of a bundle that MLC-LLM converted.
+    pub about: Option<About>,
+    /// Size of a hashed chunk; a file's last chunk is shorter.
+    pub chunk_bytes: u64,
+    /// How files are named.
+    pub names: Names,
+    /// The limit that the bundle was cut to: no file is larger.
+    pub max_file_bytes: Option<u64>,
+    /// JSON files of the bundle that were written without white space to fit the limit; indented by two spaces they
+    /// are again what they were.
+    pub compacted: Vec<String>,
+    /// Every file on the host but this one.
+    pub files: Vec<File>,
+}
+
+/// What only the converter knows of a bundle.
+#[derive(Clone, Debug, PartialEq)]
+pub struct About {
     /// Name of the quantisation scheme of all weights that `overrides` does not name.
     pub scheme: String,
     /// Weights under other schemes; a later entry wins.
@@ -34,25 +51,20 @@ pub struct Packlight {
     /// Name of the code chooser.
     pub codes: String,
     /// How the chooser rounds, where it is one that is told.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounding: Option<Rounding>,
     /// SHA-256 of the text that the chooser was calibrated with, where it is one that needs some.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration_sha256: Option<String>,
     /// Where the weights came from.
     pub source: Provenance,
     /// What a device needs.
     pub requires: Requires,
-    /// Size of a hashed chunk; a file's last chunk is shorter.
-    pub chunk_bytes: u64,
-    /// Every file of the bundle but this one, by path.
-    pub files: Vec<File>,
     /// The complete description, from which the runner works.
     pub model: Model,
 }
 
 /// Weights that are stored under another scheme.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Override {
     /// The regular expression that chose them.
@@ -65,6 +77,7 @@ pub struct Override {
 
 /// A program and its version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Generator {
     /// `packlight`.
@@ -75,6 +88,7 @@ pub struct Generator {
 
 /// The checkpoint, identified without its path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
     /// Tensors in its files.
@@ -89,6 +103,7 @@ pub struct Provenance {
 
 /// A weight file of the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SourceFile {
     /// File name.
@@ -99,26 +114,135 @@ pub struct SourceFile {
     pub header_sha256: String,
 }
 
-/// A file of the bundle.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The file as it is spelled: flat, what is known of the conversion beside the rest.
+#[derive(Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "packlight.json"))]
 #[serde(deny_unknown_fields)]
-pub struct File {
-    /// File name inside the bundle.
-    pub path: String,
-    /// Size of the file.
-    pub bytes: u64,
-    /// What a web server should call it.
-    pub media_type: String,
-    /// SHA-256 of each chunk. A file of one chunk has its own hash here.
-    pub sha256: Vec<String>,
+pub(super) struct Wire {
+    /// Version of this format: 1.
+    schema_version: u32,
+    /// What wrote the bundle.
+    generator: Generator,
+    /// Name of the quantisation scheme of all weights that `overrides` does not name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scheme: Option<String>,
+    /// Weights under other schemes; a later entry wins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    overrides: Option<Vec<Override>>,
+    /// Name of the code chooser.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    codes: Option<String>,
+    /// How the chooser rounds, where it is one that is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rounding: Option<Rounding>,
+    /// SHA-256 of the text that the chooser was calibrated with, where it is one that needs some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    calibration_sha256: Option<String>,
+    /// Where the weights came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    source: Option<Provenance>,
+    /// What a device needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    requires: Option<Requires>,
+    /// Size of a hashed chunk; a file's last chunk is shorter.
+    chunk_bytes: u64,
+    /// How files are named.
+    #[serde(default, skip_serializing_if = "Names::is_plain")]
+    names: Names,
+    /// The limit that the bundle was cut to: no file is larger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_file_bytes: Option<u64>,
+    /// JSON files of the bundle that were written without white space to fit the limit; indented by two spaces they
+    /// are again what they were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    compacted: Vec<String>,
+    /// Every file on the host but this one.
+    files: Vec<File>,
+    /// The complete description, from which the runner works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<Model>,
 }
 
-impl File {
-    /// The byte ranges of its chunks.
-    pub fn chunks(&self, chunk_bytes: u64) -> impl Iterator<Item = (std::ops::Range<u64>, &str)> {
-        self.sha256.iter().enumerate().map(move |(i, hash)| {
-            let start = i as u64 * chunk_bytes;
-            (start..(start + chunk_bytes).min(self.bytes), hash.as_str())
+impl From<Packlight> for Wire {
+    fn from(manifest: Packlight) -> Self {
+        let Packlight { generator, about, chunk_bytes, names, max_file_bytes, compacted, files } =
+            manifest;
+        let mut wire = Self {
+            schema_version: SCHEMA_VERSION,
+            generator,
+            scheme: None,
+            overrides: None,
+            codes: None,
+            rounding: None,
+            calibration_sha256: None,
+            source: None,
+            requires: None,
+            chunk_bytes,
+            names,
+            max_file_bytes,
+            compacted,
+            files,
+            model: None,
+        };
+        if let Some(about) = about {
+            wire.scheme = Some(about.scheme);
+            wire.overrides = Some(about.overrides);
+            wire.codes = Some(about.codes);
+            wire.rounding = about.rounding;
+            wire.calibration_sha256 = about.calibration_sha256;
+            wire.source = Some(about.source);
+            wire.requires = Some(about.requires);
+            wire.model = Some(about.model);
+        }
+        wire
+    }
+}
+
+impl TryFrom<Wire> for Packlight {
+    type Error = String;
+
+    fn try_from(wire: Wire) -> Result<Self, String> {
+        let Wire { scheme, overrides, codes, rounding, calibration_sha256, .. } = wire;
+        let about = match (scheme, overrides, codes, wire.source, wire.requires, wire.model) {
+            (
+                Some(scheme),
+                Some(overrides),
+                Some(codes),
+                Some(source),
+                Some(requires),
+                Some(model),
+            ) => Some(About {
+                scheme,
+                overrides,
+                codes,
+                rounding,
+                calibration_sha256,
+                source,
+                requires,
+                model,
+            }),
+            (None, None, None, None, None, None)
+                if rounding.is_none() && calibration_sha256.is_none() =>
+            {
+                None
+            }
+            _ => {
+                return Err(
+                    "scheme, overrides, codes, source, requires and model belong together: \
+                     all of them or none"
+                        .into(),
+                );
+            }
+        };
+        Ok(Self {
+            generator: wire.generator,
+            about,
+            chunk_bytes: wire.chunk_bytes,
+            names: wire.names,
+            max_file_bytes: wire.max_file_bytes,
+            compacted: wire.compacted,
+            files: wire.files,
         })
     }
 }
@@ -145,6 +269,21 @@ impl Packlight {
         Ok(manifest)
     }
 
+    fn validate(&self) -> Result<(), ManifestError> {
+        if !(1..=MAX_CHUNK_BYTES).contains(&self.chunk_bytes) {
+            return Err(fault(format!(
+                "chunk_bytes is {}; a client must hold a chunk, so at most {MAX_CHUNK_BYTES}",
+                self.chunk_bytes
+            )));
+        }
+        if let Some(about) = &self.about {
+            about.model.validate().map_err(|error| fault(format!("model: {error}")))?;
+        }
+        files::validate(self).map_err(fault)
+    }
+}
+
+impl About {
     /// The scheme of every weight.
     pub fn assignment(&self) -> Result<Assignment, ManifestError> {
         let scheme = |name: &str| {
@@ -157,41 +296,6 @@ impl Packlight {
             }
         }
         Ok(assignment)
-    }
-
-    /// The entry of a file.
-    pub fn file(&self, path: &str) -> Option<&File> {
-        self.files.iter().find(|file| file.path == path)
-    }
-
-    fn validate(&self) -> Result<(), ManifestError> {
-        if !(1..=MAX_CHUNK_BYTES).contains(&self.chunk_bytes) {
-            return Err(fault(format!(
-                "chunk_bytes is {}; a client must hold a chunk, so at most {MAX_CHUNK_BYTES}",
-                self.chunk_bytes
-            )));
-        }
-        self.model.validate().map_err(|error| fault(format!("model: {error}")))?;
-        let mut paths = BTreeSet::new();
-        for File { path, bytes, sha256, .. } in &self.files {
-            if !is_file_name(path) || path == PACKLIGHT || !paths.insert(path) {
-                return Err(fault(format!("`{path}` is not a file name of its own")));
-            }
-            let chunks = bytes.div_ceil(self.chunk_bytes).max(1);
-            if sha256.len() as u64 != chunks {
-                return Err(fault(format!(
-                    "`{path}` of {bytes} bytes needs {chunks} chunk hashes, not {}",
-                    sha256.len()
-                )));
-            }
-            let is_hash = |hash: &String| {
-                hash.len() == 64 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-            };
-            if let Some(hash) = sha256.iter().find(|hash| !is_hash(hash)) {
-                return Err(fault(format!("`{path}` has `{hash}` where a SHA-256 belongs")));
-            }
-        }
-        Ok(())
     }
 }
 

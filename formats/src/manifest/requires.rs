@@ -15,6 +15,7 @@ const CACHE_BYTES: u64 = 4;
 
 /// The device a bundle needs. All sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Requires {
     /// All records as they are stored.

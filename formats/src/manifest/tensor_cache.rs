@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::ManifestError;
 use crate::dtype::Dtype;
+use crate::file_name::is_file_name;
 use crate::record::RecordSpec;
-use crate::safetensors::is_file_name;
 
 /// Name of the manifest.
 pub const TENSOR_CACHE: &str = "tensor-cache.json";
@@ -103,7 +103,10 @@ impl TensorCache {
         let mut cache = self.clone();
         let records = cache.records.iter_mut().flat_map(|shard| &mut shard.records);
         let mut float32 = false;
-        for record in records.filter(|record| record.dtype == Dtype::Float32) {
+        let is_bf16 = |record: &&mut ShardRecord| {
+            record.dtype == Dtype::Float32 && record.spec().stored == Dtype::Bfloat16
+        };
+        for record in records.filter(is_bf16) {
             record.dtype = Dtype::Bfloat16;
             record.format = "raw".into();
             float32 = true;

@@ -6,6 +6,7 @@ use super::{Linear, Norm, RopeId, Weight};
 
 /// Grouped-query attention (Ainslie et al. 2023).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Attention {
     /// Query heads.
@@ -37,6 +38,7 @@ pub struct Attention {
 
 /// Where queries, keys and values come from. Rows are heads, one after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Projections {
     /// One matrix: rows are all query heads, then all key heads, then all value heads.

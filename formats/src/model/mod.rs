@@ -16,6 +16,7 @@ pub use weight::{Linear, Norm, Recipe, Role, Source, Weight};
 
 /// A decoder-only transformer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Model {
     /// `model_type` of the checkpoint's config.
@@ -50,6 +51,7 @@ pub struct Model {
 
 /// One block: `x += attention(x); x += mlp(x)`, each within its norms.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
     /// Around the attention.
@@ -68,6 +70,7 @@ pub struct Layer {
 
 /// Where a sublayer is normed: what it reads, what it adds to the residual stream, or both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Norms {
     /// What it reads.
@@ -85,10 +88,12 @@ pub enum Norms {
 
 /// Index into [`Model::ropes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RopeId(pub u32);
 
 /// Gated MLP: `down(act(gate(x)) * up(x))`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Mlp {
     /// Applied to the gate.
@@ -101,6 +106,7 @@ pub struct Mlp {
 
 /// Elementwise function of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
     /// `x * sigmoid(x)`.
@@ -114,6 +120,7 @@ pub enum Activation {
 /// `input = (norm(projection x * projection_scale) + table[token] * table_scale) * scale`, where `x` is the scaled token
 /// embedding; both terms are `[layers, width]`, and the norm is over each layer's part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PerLayerInputs {
     /// Values of a layer.
@@ -134,6 +141,7 @@ pub struct PerLayerInputs {
 
 /// How a layer takes in its part of [`PerLayerInputs`]: `x += norm(projection(act(gate(x)) * input))`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PerLayerInput {
     /// Applied to the gate.
@@ -148,6 +156,7 @@ pub struct PerLayerInput {
 
 /// Where logits come from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Head {
     /// The token embedding, transposed.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// RMS norm: `x / sqrt(mean(x^2) + eps) * weight`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Norm {
     /// `[width]`.
@@ -14,6 +15,7 @@ pub struct Norm {
 
 /// `y = W x + b`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Linear {
     /// `[out, in]`.
@@ -24,6 +26,7 @@ pub struct Linear {
 
 /// A weight of the bundle and how it is made from the checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Weight {
     /// Name in the bundle, ending in `.weight` where it can be quantised.
@@ -38,6 +41,7 @@ pub struct Weight {
 
 /// What a weight is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// A projection.
@@ -54,6 +58,7 @@ pub enum Role {
 
 /// How a weight is made from checkpoint tensors. Data, so that it can be printed, compared and streamed by row bands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Recipe {
     /// The tensor as it is.
@@ -66,6 +71,7 @@ pub enum Recipe {
 
 /// A checkpoint tensor and the shape it must have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Source {
     /// Name in the checkpoint.

@@ -6,8 +6,9 @@ mod hosts;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use packlight_formats::manifest::packlight::{File, PACKLIGHT, Packlight};
-use packlight_formats::manifest::tensor_cache::{TENSOR_CACHE, TensorCache};
+use packlight_formats::manifest::packlight::PACKLIGHT;
+use packlight_formats::manifest::tensor_cache::TENSOR_CACHE;
+use packlight_formats::manifest::{File, HEADERS, Packlight, TensorCache};
 use ureq::http::{HeaderMap, HeaderName, Method, header};
 
 use crate::address::encode;
@@ -124,7 +125,12 @@ fn manifest(client: &Client, folder: &str) -> Result<(&'static str, Vec<File>, b
         if is_html(&reply) { Err(HttpError::Html { url }) } else { Ok(json) }
     };
     match get(PACKLIGHT) {
-        Ok(json) => Ok((PACKLIGHT, Packlight::parse(&json)?.files, true)),
+        Ok(json) => {
+            let mut files = Packlight::parse(&json)?.files;
+            // For the host, which does not serve it.
+            files.retain(|file| file.path != HEADERS);
+            Ok((PACKLIGHT, files, true))
+        }
         Err(missing @ HttpError::Missing { .. }) => {
             let json = get(TENSOR_CACHE).map_err(|error| match error {
                 HttpError::Missing { .. } => missing,
@@ -136,6 +142,8 @@ fn manifest(client: &Client, folder: &str) -> Result<(&'static str, Vec<File>, b
                 bytes,
                 media_type: "application/octet-stream".into(),
                 sha256: Vec::new(),
+                holds: None,
+                alias_of: None,
             };
             let files = shards.map(|shard| file((shard.data_path, shard.nbytes))).collect();
             Ok((TENSOR_CACHE, files, false))

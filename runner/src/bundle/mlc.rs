@@ -1,34 +1,25 @@
-//! A bundle as MLC-LLM wrote it: no `packlight.json`, so the model comes from `mlc-chat-config.json`, and shards have an
-//! MD5 sum each instead of hashed chunks.
+//! A bundle as MLC-LLM wrote it: the model comes from `mlc-chat-config.json`, and where there is no `packlight.json` at
+//! all, shards have an MD5 sum each instead of hashed chunks.
 
 use md5::{Digest as _, Md5};
 use packlight_formats::chat_config::{CHAT_CONFIG, ChatConfig};
-use packlight_formats::digest::{hex, sha256};
+use packlight_formats::digest::hex;
 use packlight_formats::manifest::packlight::CHUNK_BYTES;
-use packlight_formats::manifest::tensor_cache::{NDARRAY_CACHE, Shard, TENSOR_CACHE, TensorCache};
+use packlight_formats::manifest::tensor_cache::Shard;
 use packlight_formats::quant::{Assignment, Scheme};
 
-use super::{Bundle, BundleError, Cutter, Description, Trust};
+use super::{BundleError, Cutter, Description, Files, Trust};
 use crate::executor::WeightSink;
 use crate::source::Source;
 
-impl<S: Source> Bundle<S> {
-    /// Reads the manifest, under either of its names, and the chat configuration.
-    pub(super) async fn open_mlc(source: S, trust: Trust) -> Result<Self, BundleError> {
-        let mut cache = None;
-        for name in [TENSOR_CACHE, NDARRAY_CACHE] {
-            if cache.is_none() {
-                cache = source.file(name).await?;
-            }
-        }
-        let cache = cache.ok_or(BundleError::NotABundle)?;
-        let shards = TensorCache::parse(&cache)?.records;
-        let config = source.file(CHAT_CONFIG).await?.ok_or(BundleError::NoChatConfig)?;
+impl<S: Source> Files<S> {
+    /// What the chat configuration says of the model, whose records are in these shards.
+    pub(super) async fn describe(&self, shards: &[Shard]) -> Result<Description, BundleError> {
+        let config = self.read(CHAT_CONFIG).await?.ok_or(BundleError::NoChatConfig)?;
         let config: ChatConfig = serde_json::from_slice(&config)
             .map_err(|error| BundleError::ChatConfig(error.to_string()))?;
         let scheme = Scheme::find(&config.quantization)
             .ok_or_else(|| BundleError::UnknownScheme(config.quantization.clone()))?;
-
         let records = shards.iter().flat_map(|shard| &shard.records);
         let described = config.describe(|name| records.clone().any(|record| record.name == name));
         let (model, assumed) = described?;
@@ -37,16 +28,7 @@ impl<S: Source> Bundle<S> {
             config.model_type, config.quantization
         )];
         notes.extend(assumed);
-        let mut bundle = Self {
-            source,
-            trust,
-            sha256: sha256(&cache),
-            assignment: Assignment::uniform(scheme),
-            shards,
-            description: Description::Mlc { model: Box::new(model), notes },
-        };
-        bundle.check()?;
-        Ok(bundle)
+        Ok(Description { model, assignment: Assignment::uniform(scheme), notes })
     }
 
     /// Streams the records of one shard, whose MD5 sum is known to be right only at its end.
@@ -66,8 +48,9 @@ impl<S: Source> Bundle<S> {
         while start < shard.nbytes {
             let end = (start + CHUNK_BYTES).min(shard.nbytes);
             let bytes = self.source.range(path, start..end).await;
-            let bytes =
-                bytes.map_err(|error| BundleError::unreadable(error).naming_record(shard))?;
+            let bytes = bytes.map_err(|error| {
+                BundleError::unreadable(error).naming_record(shard, 0, shard.nbytes)
+            })?;
             if self.trust == Trust::Nothing {
                 md5.update(&bytes);
             }

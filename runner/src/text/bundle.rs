@@ -67,7 +67,7 @@ impl Text {
             eos_token_ids(Some(&json(bundle, "generation_config.json").await?), &Value::Null);
         let config = serde_json::from_value::<ChatConfig>(json(bundle, CHAT_CONFIG).await?).ok();
         token_ids.extend(config.as_ref().map(ChatConfig::stop_token_ids).unwrap_or_default());
-        let preset = config.filter(|_| bundle.manifest().is_none());
+        let preset = config.filter(|_| !bundle.is_described());
         let preset = preset.and_then(|config| config.conversation());
         let texts = preset.iter().flat_map(|preset| preset.stop_str.clone()).collect();
         Ok(Some(Self {

@@ -22,6 +22,7 @@ pub struct Grid {
 
 /// Where a position halfway between two codes goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Rounding {
     /// To the even code, as TVM has done since 0.24.
