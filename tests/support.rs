@@ -204,6 +204,9 @@ pub(crate) fn rehash(bundle: &Path) {
         cache = serde_json::to_vec(manifest).unwrap();
     });
     fs_err::write(bundle.join("ndarray-cache.json"), &cache).unwrap();
+    if !bundle.join("packlight.json").is_file() {
+        return;
+    }
     edit_json(&bundle.join("packlight.json"), |manifest| {
         for file in manifest["files"].as_array_mut().unwrap() {
             let bytes = read(&file["path"]);

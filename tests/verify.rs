@@ -113,7 +113,7 @@ fn predictions_are_those_of_transformers() {
     assert!(against["figures"]["Mean KLD"]["value"].as_f64().unwrap().abs() < 1e-9);
     assert_eq!(against["figures"]["Same top p"]["value"], 1.0);
     assert_eq!(against["greedy_prefix"], against["greedy_tokens"]);
-    assert_eq!(*outcome(&report, "quantised tensors"), "ok");
+    assert_eq!(*outcome(&report, "unquantised tensors"), "ok");
 }
 
 #[test]
