@@ -4,7 +4,7 @@
 //! scheme. MLC's rule rounds to the nearest step, so no value is off by more than 1. `best` may cut the largest values
 //! off (2.8 at most) but must beat MLC's rule over each group. Codes that make up for each other's errors (`gptq`) obey
 //! no such law: theirs are twice the most ever seen (4.9 for a value and 1.9 for a group, over the schemes of 3, 4 and 8
-//! bits), and 1 for a whole matrix (0.7 seen). A wrong matrix is off by 4 to 10, so that is seen whatever the codes; a
+//! bits), and 1 for a whole matrix (0.7 seen). A wrong matrix is off by 4 to 9, so that is seen whatever the codes; a
 //! single wrong code or scale only if it moves values by some five steps.
 
 use packlight_formats::quant::{Grouped, Storage};
