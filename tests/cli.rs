@@ -36,6 +36,37 @@ fn dry_run_prints_the_whole_plan() {
     assert_snapshot!("dry_run", masked(&ran.ok()));
 }
 
+/// Row 26 of the behaviours: a bundle holds the text model only, and the plan says of each other tensor that it is left out.
+#[test]
+fn dry_run_lists_what_belongs_to_other_modalities() {
+    for name in ["gemma3_mm", "gemma4_mm"] {
+        let checkpoint = fixture(name);
+        let index = fs_err::read(checkpoint.join("model.safetensors.index.json")).unwrap();
+        let index: serde_json::Value = serde_json::from_slice(&index).unwrap();
+        let tensors = index["weight_map"].as_object().unwrap().keys();
+        let plan = packlight!("convert", checkpoint, "--dry-run").ok();
+        let others: Vec<_> = tensors.filter(|name| !name.contains("language_model")).collect();
+        assert!(others.len() > 10, "{name} has a vision tower");
+        for tensor in others {
+            let line = plan.lines().find(|line| line.starts_with(&format!("skipped {tensor}: ")));
+            let line = line.unwrap_or_else(|| panic!("{name} does not list {tensor}"));
+            assert!(line.ends_with("bundles hold text models"), "{line}");
+        }
+    }
+}
+
+/// Row 22 of the behaviours: beyond the context nothing is computed, and the error says so.
+#[test]
+fn past_the_context_is_an_error() {
+    let (_folder, bundle) = converted(&fixture("qwen2"));
+    let ids = vec!["5"; 510].join(",");
+    let within = packlight!("run", bundle, "--tokens", ids, "-n", "2", "--device", "cpu", "--json");
+    assert_eq!(within.json()["tokens"].as_array().unwrap().len(), 2);
+    let error = packlight!("run", bundle, "--tokens", ids, "-n", "3", "--device", "cpu").fails(2);
+    assert!(error.contains("do not fit the model's context of 512"), "{error}");
+    assert!(error.contains("hint: shorten the prompt or lower -n"), "{error}");
+}
+
 #[test]
 fn convert_and_verify_say_what_they_did() {
     let (_folder, bundle) = converted(&repo("demo"));
@@ -46,7 +77,7 @@ fn convert_and_verify_say_what_they_did() {
 #[test]
 fn inspect_prints_the_plan_of_a_model() {
     // The plan of each architecture: whatever changes here changes what is computed.
-    for name in ["llama_untied", "mistral", "qwen2", "qwen3"] {
+    for name in ["lfm2", "llama_untied", "mistral", "qwen2", "qwen3", "qwen3_moe"] {
         let text = packlight!("inspect", fixture(name)).ok();
         assert_snapshot!(format!("plan_{name}"), masked(&text));
     }

@@ -27,7 +27,7 @@ fn every_scheme_is_the_same_on_both_devices() {
     }
     let odd = odd_llama();
     for scheme in SCHEMES {
-        for checkpoint in [&fixture("llama"), odd.path()] {
+        for checkpoint in [&fixture("llama"), odd.path(), &fixture("qwen3_moe")] {
             agree(checkpoint, &["--scheme", scheme.name]);
         }
     }

@@ -118,7 +118,7 @@ pub(crate) fn runs<'a>(
     let columns = weight.columns();
     let mut first = 0;
     weight.recipe.sources().iter().filter_map(move |source| {
-        let above = first..first + source.shape[0];
+        let above = first..first + source.rows();
         first = above.end;
         let (start, end) = (rows.start.max(above.start), rows.end.min(above.end));
         let (file, tensor) = checkpoint.tensor(&source.tensor).filter(|_| start < end)?;

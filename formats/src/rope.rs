@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A rotary embedding over pairs `(i, i + width / 2)` of each head.
+/// A rotary embedding over pairs of values of each head.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -15,6 +15,36 @@ pub struct Rope {
     pub theta: f64,
     /// How the plain series is changed, mostly for longer contexts.
     pub scaling: Scaling,
+    /// Which values are turned together.
+    #[serde(default, skip_serializing_if = "Pairing::is_halves")]
+    pub pairing: Pairing,
+}
+
+/// Which two values of a head pair `i` of `width / 2` turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Pairing {
+    /// `i` and `i + width / 2`, as every architecture in transformers that is known here.
+    #[default]
+    Halves,
+    /// `2 i` and `2 i + 1`, as in the paper and in weights that were not permuted for transformers.
+    Neighbours,
+}
+
+impl Pairing {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+    fn is_halves(&self) -> bool {
+        *self == Self::Halves
+    }
+
+    /// The first value of pair `i` of `pairs`, and the second.
+    pub fn values(self, i: usize, pairs: usize) -> [usize; 2] {
+        match self {
+            Self::Halves => [i, i + pairs],
+            Self::Neighbours => [2 * i, 2 * i + 1],
+        }
+    }
 }
 
 /// A rule of `transformers/modeling_rope_utils.py`.
@@ -51,6 +81,22 @@ pub enum Scaling {
         /// Factor of sines and cosines, under either set.
         attention_factor: f64,
     },
+    /// YaRN (Peng et al. 2023): wavelengths that fit often into the unscaled training are kept, those that hardly fit are
+    /// divided by `factor`, and between pairs of one and the other kind the blend is linear.
+    Yarn {
+        /// Divisor of the long wavelengths.
+        factor: f64,
+        /// A wavelength that fits this often is short.
+        beta_fast: f64,
+        /// One that fits this often is long.
+        beta_slow: f64,
+        /// Positions of the unscaled training.
+        original_context: u32,
+        /// Whether the blend begins and ends at whole pairs.
+        truncate: bool,
+        /// Factor of sines and cosines.
+        attention_factor: f64,
+    },
     /// Only the first pairs are turned, as fast as they are in the whole head (Gemma 4).
     Proportional {
         /// How many.
@@ -63,7 +109,7 @@ pub enum Scaling {
 impl Rope {
     /// The plain embedding of whole heads.
     pub fn plain(head_dim: u32, theta: f64) -> Self {
-        Self { head_dim, width: head_dim, theta, scaling: Scaling::None }
+        Self { head_dim, width: head_dim, theta, scaling: Scaling::None, pairing: Pairing::Halves }
     }
 
     /// `width / 2` inverse frequencies in radians per position, for a text of `length` tokens.
@@ -73,14 +119,16 @@ impl Rope {
         let pairs = 0..self.width / 2;
         let base = pairs.map(|k| (k, self.theta.powf(-2.0 * f64::from(k) / f64::from(self.width))));
         #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the point")]
-        base.map(|(k, freq)| self.scaling.apply(k, freq, length) as f32).collect()
+        base.map(|(k, freq)| self.scaled(k, freq, length) as f32).collect()
     }
 
     /// Factor of sines and cosines.
     pub fn attention_factor(&self) -> f32 {
         #[expect(clippy::cast_possible_truncation, reason = "it is used in f32")]
         match self.scaling {
-            Scaling::LongRope { attention_factor, .. } => attention_factor as f32,
+            Scaling::LongRope { attention_factor, .. } | Scaling::Yarn { attention_factor, .. } => {
+                attention_factor as f32
+            }
             _ => 1.0,
         }
     }
@@ -92,27 +140,41 @@ impl Rope {
             _ => None,
         }
     }
-}
 
-impl Scaling {
     /// The frequency of pair `k`, which is `freq` in the plain series.
-    fn apply(&self, k: u32, freq: f64, length: u32) -> f64 {
-        match self {
-            Self::None => freq,
-            Self::Linear { factor } => freq / factor,
-            Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+    fn scaled(&self, k: u32, freq: f64, length: u32) -> f64 {
+        match &self.scaling {
+            Scaling::None => freq,
+            Scaling::Linear { factor } => freq / factor,
+            Scaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 let turns = f64::from(*original_context) * freq / std::f64::consts::TAU;
                 // 0 where the wavelength is long, 1 where it is short.
                 let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor))
                     .clamp(0.0, 1.0);
                 freq * (keep + (1.0 - keep) / factor)
             }
-            Self::LongRope { short, long, original_context, .. } => {
+            Scaling::LongRope { short, long, original_context, .. } => {
                 let divisors = if length > *original_context { long } else { short };
                 divisors.get(k as usize).map_or(freq, |divisor| freq / divisor)
             }
-            Self::Proportional { pairs, factor } if k < *pairs => freq / factor,
-            Self::Proportional { .. } => 0.0,
+            Scaling::Yarn { factor, beta_fast, beta_slow, original_context, truncate, .. } => {
+                let [low, high] = [*beta_fast, *beta_slow]
+                    .map(|turns| self.pair_that_turns(turns, f64::from(*original_context)));
+                let [low, high] = if *truncate { [low.floor(), high.ceil()] } else { [low, high] };
+                let (low, high) = (low.max(0.0), high.min(f64::from(self.width) - 1.0));
+                // transformers avoids the division by zero in this way.
+                let high = if low >= high { low + 0.001 } else { high };
+                let long = ((f64::from(k) - low) / (high - low)).clamp(0.0, 1.0);
+                freq * (long / factor + 1.0 - long)
+            }
+            Scaling::Proportional { pairs, factor } if k < *pairs => freq / factor,
+            Scaling::Proportional { .. } => 0.0,
         }
+    }
+
+    /// The (fractional) pair that turns so often in `context` positions.
+    fn pair_that_turns(&self, turns: f64, context: f64) -> f64 {
+        let wavelengths = (context / (turns * std::f64::consts::TAU)).ln() / self.theta.ln();
+        wavelengths * f64::from(self.width) / 2.0
     }
 }

@@ -23,10 +23,10 @@ pub(crate) type Recipe = BTreeMap<String, String>;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
-    /// The first: what is being written.
-    Recipe(Recipe),
     /// Files of an earlier bundle, which must go.
     Stale(Vec<String>),
+    /// What is being written from here on. All that came before is stale.
+    Recipe(Recipe),
     /// A file that is about to get its name.
     File(Entry),
     /// The MD5 of a whole shard, which is not known from its parts.
@@ -79,17 +79,20 @@ impl Journal {
             }
             // Its last owner may have finished and removed it between these two lines.
             if is_at(&file, &path) {
-                let past = Past::read(&file)?;
+                let (past, torn) = Past::read(&file)?;
+                if torn {
+                    // What comes next is a line of its own.
+                    (&file).write_all(b"\n")?;
+                }
                 return Ok((Self { file: Mutex::new(file), path }, past));
             }
         }
     }
 
-    /// Forgets what it said, and begins anew.
+    /// Begins anew: what came before is stale, and so is what else is named.
     pub(crate) fn restart(&self, recipe: &Recipe, stale: Vec<String>) -> Result<(), PackError> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner).set_len(0)?;
-        self.append(&Line::Recipe(recipe.clone()))?;
-        self.append(&Line::Stale(stale))
+        self.append(&Line::Stale(stale))?;
+        self.append(&Line::Recipe(recipe.clone()))
     }
 
     /// Announces a file.
@@ -134,20 +137,84 @@ fn is_at(_: &File, path: &Path) -> bool {
 }
 
 impl Past {
-    /// Reads what can be read: a line that was cut off, or that a broken disk has garbled, is as good as not written.
-    fn read(file: &File) -> Result<Self, PackError> {
-        let mut past = Self::default();
-        for line in BufReader::new(file).split(b'\n') {
-            match serde_json::from_slice(&line?) {
-                Ok(Line::Recipe(recipe)) => past.recipe = Some(recipe),
+    /// Reads what can be read, and says whether the last line was cut off: such a line, or one that a broken disk has
+    /// garbled, is as good as not written.
+    fn read(file: &File) -> Result<(Self, bool), PackError> {
+        let (mut past, mut reader, mut line) = (Self::default(), BufReader::new(file), Vec::new());
+        loop {
+            line.clear();
+            if reader.read_until(b'\n', &mut line)? == 0 {
+                return Ok((past, false));
+            }
+            match serde_json::from_slice(&line) {
                 Ok(Line::Stale(paths)) => past.stale.extend(paths),
+                Ok(Line::Recipe(recipe)) => {
+                    let Self { mut stale, files, .. } = past;
+                    stale.extend(files.into_iter().map(|entry| entry.path));
+                    past = Self { recipe: Some(recipe), stale, ..Self::default() };
+                }
                 Ok(Line::File(entry)) => past.files.push(entry),
                 Ok(Line::Md5(shard, md5)) => {
                     past.md5.insert(shard, md5);
                 }
                 Err(_) => {}
             }
+            if !line.ends_with(b"\n") {
+                return Ok((past, true));
+            }
         }
-        Ok(past)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(path: &str) -> Entry {
+        Entry { path: path.into(), part: Some((0, 0)), sha256: Vec::new() }
+    }
+
+    fn recipe(codes: &str) -> Recipe {
+        Recipe::from([("codes".to_owned(), codes.to_owned())])
+    }
+
+    fn paths(past: &Past) -> Vec<&str> {
+        past.files.iter().map(|entry| entry.path.as_str()).collect()
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_takes_none_with_it() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (journal, past) = Journal::open(folder.path()).unwrap();
+        assert!(past.recipe.is_none() && past.files.is_empty());
+        journal.restart(&recipe("mlc"), vec!["old".into()]).unwrap();
+        journal.announce(entry("a")).unwrap();
+        journal.announce(entry("b")).unwrap();
+        drop(journal);
+        let path = folder.path().join(JOURNAL);
+        let text = fs_err::read(&path).unwrap();
+        fs_err::write(&path, &text[..text.len() - 5]).unwrap();
+
+        let (journal, past) = Journal::open(folder.path()).unwrap();
+        assert_eq!((past.recipe.clone(), paths(&past)), (Some(recipe("mlc")), vec!["a"]));
+        assert_eq!(past.stale, ["old"]);
+        // What is begun anew counts, whatever stood there.
+        journal.restart(&recipe("best"), Vec::new()).unwrap();
+        journal.announce(entry("c")).unwrap();
+        drop(journal);
+        let (_journal, past) = Journal::open(folder.path()).unwrap();
+        assert_eq!((past.recipe.clone(), paths(&past)), (Some(recipe("best")), vec!["c"]));
+        assert_eq!(past.stale, ["old", "a"]);
+    }
+
+    #[test]
+    fn one_at_a_time() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (journal, _) = Journal::open(folder.path()).unwrap();
+        assert!(matches!(Journal::open(folder.path()), Err(PackError::Locked(_))));
+        journal.remove().unwrap();
+        // Nobody is left, and neither is the file.
+        let (_journal, past) = Journal::open(folder.path()).unwrap();
+        assert!(past.recipe.is_none());
     }
 }

@@ -1,9 +1,11 @@
 //! A bundle as the runner reads it: manifests first, then every shard once, chunk by verified chunk.
 
+mod files;
 mod mlc;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use packlight_formats::chat_config::CHAT_CONFIG;
 use packlight_formats::config::ConfigError;
@@ -12,12 +14,16 @@ use packlight_formats::manifest::packlight::{About, PACKLIGHT};
 use packlight_formats::manifest::tensor_cache::{
     NDARRAY_CACHE, Shard, ShardRecord, TENSOR_CACHE, TensorCache,
 };
-use packlight_formats::manifest::{File, ManifestError, Packlight};
+use packlight_formats::manifest::{ManifestError, Packlight};
 use packlight_formats::model::Model;
 use packlight_formats::quant::{Assignment, SCHEMES};
 
 use crate::executor::WeightSink;
+use crate::plan::Plan;
 use crate::source::{Source, SourceError};
+use crate::tables::{HostTables, Place};
+use files::Files;
+pub(crate) use files::Parts;
 
 /// The longest piece that is handed on.
 const PIECE_BYTES: usize = 8 << 20;
@@ -124,15 +130,6 @@ pub struct Bundle<S> {
     shards: Vec<Shard>,
 }
 
-/// The files of a bundle.
-#[derive(Debug)]
-struct Files<S> {
-    source: S,
-    trust: Trust,
-    /// Ours; a plain MLC bundle has none.
-    manifest: Option<Packlight>,
-}
-
 /// Which model a bundle holds, and how.
 #[derive(Debug)]
 struct Description {
@@ -147,7 +144,7 @@ impl<S: Source> Bundle<S> {
     pub async fn open(source: S, trust: Trust) -> Result<Self, BundleError> {
         let json = source.file(PACKLIGHT).await?;
         let manifest = json.as_deref().map(Packlight::parse).transpose()?;
-        let files = Files { source, trust, manifest };
+        let files = Files { source: Arc::new(source), trust, manifest };
         let cache = match files.read(TENSOR_CACHE).await? {
             None if files.manifest.is_some() => {
                 return Err(BundleError::Missing(TENSOR_CACHE.into()));
@@ -273,6 +270,20 @@ impl<S: Source> Bundle<S> {
         self.files.range(&path, range).await.map(Some)
     }
 
+    /// The tables that a plan looks up on the host. [`Bundle::load`] verifies them in passing.
+    pub fn host_tables(&self, plan: &Plan) -> Result<HostTables, BundleError> {
+        let find = |name: &str| {
+            let in_shard = |shard: &Shard| {
+                let record = shard.records.iter().find(|record| record.name == name)?;
+                let bytes = record.byte_offset..record.byte_offset + record.nbytes;
+                Some(Place { parts: self.files.parts(&shard.data_path), bytes })
+            };
+            let place = self.shards.iter().find_map(in_shard);
+            place.ok_or_else(|| BundleError::Missing(name.into()))
+        };
+        HostTables::of(plan, Arc::<S>::clone(&self.files.source), find)
+    }
+
     /// Streams every record into `sink`; `progress` is told the bytes of each chunk.
     pub async fn load<W, E>(&self, sink: &mut W, mut progress: impl FnMut(u64)) -> Result<(), E>
     where
@@ -281,12 +292,8 @@ impl<S: Source> Bundle<S> {
     {
         let Files { source, manifest, .. } = &self.files;
         let names = self.shards.iter().map(|shard| shard.data_path.as_str());
-        let paths: Vec<&str> = match manifest {
-            Some(manifest) => {
-                names.flat_map(|name| manifest.parts(name)).map(|file| file.path.as_str()).collect()
-            }
-            None => names.collect(),
-        };
+        let parts: Vec<Parts> = names.map(|name| self.files.parts(name)).collect();
+        let paths: Vec<&str> = parts.iter().flat_map(Parts::paths).collect();
         source.announce(&paths);
         for shard in &self.shards {
             let Some(manifest) = manifest else {
@@ -306,56 +313,6 @@ impl<S: Source> Bundle<S> {
             }
         }
         Ok(())
-    }
-}
-
-impl<S: Source> Files<S> {
-    /// A file of the bundle, joined from its parts.
-    async fn read(&self, name: &str) -> Result<Option<Vec<u8>>, BundleError> {
-        let Some(manifest) = &self.manifest else { return Ok(self.source.file(name).await?) };
-        let mut bytes = None;
-        for file in manifest.parts(name) {
-            let bytes = bytes.get_or_insert_with(Vec::new);
-            for i in 0..file.sha256.len() {
-                bytes.extend(self.chunk(manifest, file, i).await?);
-            }
-        }
-        Ok(bytes)
-    }
-
-    /// Some bytes of a file of the bundle, which are not compared with any hash.
-    async fn range(&self, name: &str, range: Range<u64>) -> Result<Vec<u8>, BundleError> {
-        let Some(manifest) = &self.manifest else {
-            return Ok(self.source.range(name, range).await?);
-        };
-        let mut bytes = Vec::new();
-        for file in manifest.parts(name) {
-            let first = file.holds.as_ref().map_or(0, |span| span.start);
-            let (start, end) = (range.start.max(first), range.end.min(first + file.bytes));
-            if start < end {
-                bytes.extend(self.source.range(&file.path, start - first..end - first).await?);
-            }
-        }
-        Ok(bytes)
-    }
-
-    /// One chunk of a file, verified unless told not to.
-    async fn chunk(
-        &self,
-        manifest: &Packlight,
-        file: &File,
-        chunk: usize,
-    ) -> Result<Vec<u8>, BundleError> {
-        let path = &file.path;
-        let Some((range, expected)) = file.chunks(manifest.chunk_bytes).nth(chunk) else {
-            return Ok(Vec::new());
-        };
-        let (start, end) = (range.start, range.end);
-        let bytes = self.source.range(path, range).await.map_err(BundleError::unreadable)?;
-        if self.trust == Trust::Nothing && sha256(&bytes) != expected {
-            return Err(BundleError::WrongChunk { file: path.clone(), chunk, start, end });
-        }
-        Ok(bytes)
     }
 }
 

@@ -1,14 +1,16 @@
 //! A loaded model: a device, weights and a KV cache that tokens are fed to.
 
+use packlight_formats::model::CHUNK;
+
 use crate::bundle::{Bundle, BundleError};
-use crate::executor::{CallError, Capacity, Output, Want};
+use crate::executor::{CallError, Capacity, Inputs, Output, Want};
 use crate::gpu::{Adapter, Caps, Gpu, GpuError, GpuExecutor};
+use crate::packed::PackedError;
 use crate::plan::Plan;
 use crate::reference::{Reference, ReferenceError};
 use crate::source::Source;
+use crate::tables::HostTables;
 
-/// The most tokens of one call.
-const CHUNK: u32 = 256;
 /// The most bytes of logits kept from one call.
 const LOGITS_BYTES: u32 = 32 << 20;
 
@@ -54,6 +56,12 @@ pub enum EngineError {
     Call(#[from] CallError),
 }
 
+impl From<PackedError> for EngineError {
+    fn from(error: PackedError) -> Self {
+        Self::Reference(error.into())
+    }
+}
+
 impl EngineError {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
@@ -73,6 +81,13 @@ enum Executor {
 }
 
 impl Executor {
+    fn remembers(&self, past: u32) -> bool {
+        match self {
+            Self::Cpu(reference) => reference.remembers(past),
+            Self::Gpu(gpu) => gpu.remembers(past),
+        }
+    }
+
     fn set_length(&mut self, length: u32) {
         match self {
             Self::Cpu(reference) => reference.set_length(length),
@@ -85,6 +100,7 @@ impl Executor {
 #[derive(Debug)]
 pub struct Engine {
     executor: Executor,
+    tables: HostTables,
     runs_on: RunsOn,
     capacity: Capacity,
     /// Everything whose keys and values are cached.
@@ -111,6 +127,7 @@ impl Engine {
         let chunk = CHUNK.min(context);
         let outputs = (LOGITS_BYTES / 4 / model.vocab).clamp(1, chunk);
         let capacity = Capacity { context, chunk, outputs };
+        let tables = bundle.host_tables(&plan)?;
         let gpu = match device {
             Device::Cpu => Err(None),
             Device::Gpu => Ok(Gpu::open(ceiling).await?),
@@ -135,7 +152,7 @@ impl Engine {
             }
         };
         let seen = Vec::new();
-        Ok(Self { executor, runs_on, capacity, seen, turning_point, turned: false })
+        Ok(Self { executor, tables, runs_on, capacity, seen, turning_point, turned: false })
     }
 
     /// What it runs on.
@@ -162,6 +179,11 @@ impl Engine {
         }
     }
 
+    /// What tokens look up in tables that no device holds.
+    pub(crate) async fn rows(&self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
+        Ok(self.tables.rows(tokens).await.map_err(BundleError::from)?)
+    }
+
     /// The executors of two engines of one plan, a GPU's and the reference.
     pub(crate) fn pair<'a>(
         gpu: &'a mut Self,
@@ -175,8 +197,8 @@ impl Engine {
 
     #[cfg(test)]
     fn unread(executor: Executor, runs_on: RunsOn, capacity: Capacity) -> Self {
-        let (seen, turning_point) = (Vec::new(), None);
-        Self { executor, runs_on, capacity, seen, turning_point, turned: false }
+        let (seen, turning_point, tables) = (Vec::new(), None, HostTables::default());
+        Self { executor, tables, runs_on, capacity, seen, turning_point, turned: false }
     }
 
     /// An engine of an executor that is loaded already.
@@ -223,7 +245,8 @@ impl Engine {
     /// Forgets what is no beginning of `text`, which is about to be read, and returns how many of its tokens need not be
     /// fed: never all of them, since it is the last one's logits that are wanted.
     ///
-    /// This is where it is decided how far back the caches can go: those that hold every position go back to any.
+    /// This is where it is decided how far back the caches can go: those that hold every position go back to any, rings
+    /// as far as their devices say.
     pub fn keep(&mut self, text: &[u32]) -> usize {
         let same = self.seen.iter().zip(text).take_while(|(a, b)| a == b).count();
         let kept = same.min(text.len().saturating_sub(1));
@@ -237,6 +260,8 @@ impl Engine {
             }
             return 0;
         }
+        let kept =
+            if self.executor.remembers(u32::try_from(kept).unwrap_or(u32::MAX)) { kept } else { 0 };
         self.seen.truncate(kept);
         kept
     }
@@ -293,9 +318,11 @@ impl Engine {
 
     async fn forward(&mut self, tokens: &[u32], want: Want) -> Result<Output, EngineError> {
         let past = self.position();
+        let rows = self.rows(tokens).await?;
+        let inputs = Inputs { tokens, rows: &rows };
         Ok(match &mut self.executor {
-            Executor::Cpu(reference) => reference.forward(tokens, past, want)?,
-            Executor::Gpu(gpu) => gpu.forward(tokens, past, want).await?,
+            Executor::Cpu(reference) => reference.forward(inputs, past, want)?,
+            Executor::Gpu(gpu) => gpu.forward(inputs, past, want).await?,
         })
     }
 }

@@ -2,6 +2,8 @@
 
 use packlight_formats::RecordSpec;
 
+use crate::plan::Plan;
+
 /// The live part of a call: which rows of the buffers are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Live {
@@ -11,6 +13,34 @@ pub struct Live {
     pub past: u32,
     /// How many of the last tokens get logits.
     pub outputs: u32,
+}
+
+/// What a call is given: its tokens, and what they look up in tables that no device holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    pub tokens: &'a [u32],
+    /// `[T, columns]` of each of [`Plan::host_tables`], in order.
+    pub rows: &'a [Vec<f32>],
+}
+
+/// The inputs of a plan without such tables.
+impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for Inputs<'a> {
+    fn from(tokens: &'a T) -> Self {
+        Self { tokens: tokens.as_ref(), rows: &[] }
+    }
+}
+
+impl Inputs<'_> {
+    /// Whether the rows are those that so many columns of each table need.
+    pub(crate) fn check(
+        &self,
+        columns: impl ExactSizeIterator<Item = u32>,
+    ) -> Result<(), CallError> {
+        let (tables, found) = (columns.len(), self.rows.len());
+        let mut each = self.rows.iter().zip(columns);
+        let whole = each.all(|(rows, columns)| rows.len() == self.tokens.len() * columns as usize);
+        if tables == found && whole { Ok(()) } else { Err(CallError::Rows { tables, found }) }
+    }
 }
 
 /// What a call should return.
@@ -50,7 +80,7 @@ pub trait WeightSink {
     /// Why bytes could not be taken.
     type Error;
 
-    /// A piece of a record, stored as `record` says. Pieces of one record come in order without gaps; `offset` is a
+    /// A piece of a record, stored as `record` says. What is looked up on the host ([`Plan::host_tables`]) need not be kept. Pieces of one record come in order without gaps; `offset` is a
     /// multiple of four, and so is the length of all but a record's last piece. A piece has at most 8 MiB.
     fn write(&mut self, record: &RecordSpec, offset: u64, bytes: &[u8]) -> Result<(), Self::Error>;
 }
@@ -64,6 +94,12 @@ pub enum CallError {
     ChunkTooLong { tokens: usize, chunk: u32 },
     #[error("position {end} lies beyond the context of {context} that the KV cache was made for")]
     ContextFull { end: u64, context: u32 },
+    #[error("position {past} cannot be gone back to: only the last {reach} of {furthest} can")]
+    Forgotten { past: u32, reach: u32, furthest: u32 },
+    #[error(
+        "{tables} tables are looked up on the host, but rows of {found} (or too few) were given"
+    )]
+    Rows { tables: usize, found: usize },
     #[error("token {token} is outside the vocabulary of {vocab}")]
     UnknownToken { token: u32, vocab: u32 },
 }
@@ -97,5 +133,39 @@ impl Capacity {
             }
         };
         Ok(Live { tokens: count, past, outputs })
+    }
+}
+
+/// What the caches of a session still hold.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    /// See [`Plan::reach`].
+    reach: Option<u32>,
+    /// One past the last position that was ever written since the first.
+    furthest: u32,
+}
+
+impl Memory {
+    pub(crate) fn of(plan: &Plan, capacity: Capacity) -> Self {
+        Self { reach: plan.reach(capacity), furthest: 0 }
+    }
+
+    /// Whether everything is still there that is looked at from `past` on.
+    pub(crate) fn check(&self, past: u32) -> Result<(), CallError> {
+        match (self.reach, self.furthest) {
+            // What comes first looks at nothing before it.
+            (Some(reach), furthest) if past > 0 && past.saturating_add(reach) < furthest => {
+                Err(CallError::Forgotten { past, reach, furthest })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Goes on from `live.past`, if that can be done.
+    pub(crate) fn read_on(&mut self, live: Live) -> Result<(), CallError> {
+        self.check(live.past)?;
+        let furthest = if live.past == 0 { 0 } else { self.furthest };
+        self.furthest = furthest.max(live.past + live.tokens);
+        Ok(())
     }
 }

@@ -10,5 +10,6 @@ pub mod packed;
 pub mod plan;
 pub mod reference;
 pub mod source;
+pub mod tables;
 pub mod text;
 pub mod verify;

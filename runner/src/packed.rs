@@ -1,6 +1,4 @@
-//! Packed weights of a bundle in host memory, decoded a row at a time: what the CPU reference runs from, and where a
-//! GPU looks up rows of tables that it does not hold. A reader of ranges could stand in their place, since nothing but
-//! [`PackedWeights::row`] looks at the bytes.
+//! Packed weights of a bundle in host memory, decoded a row at a time: what the CPU reference runs from.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -46,11 +44,6 @@ impl PackedWeights {
         Self { records: specs.map(empty).collect() }
     }
 
-    /// Whether a record belongs here.
-    pub(crate) fn holds(&self, record: &str) -> bool {
-        self.records.contains_key(record)
-    }
-
     /// Every record has arrived whole.
     pub(crate) fn finish(&self) -> Result<(), PackedError> {
         let short = self
@@ -74,18 +67,16 @@ impl PackedWeights {
 
     /// Writes row `n` of a matrix `[rows, columns]`, decoded.
     pub(crate) fn row(&self, weight: &PlanWeight, n: usize, out: &mut [f32]) {
+        let order = match weight.storage {
+            Storage::Grouped { order, .. } => order,
+            Storage::Plain(_) => Order::Nk,
+        };
+        let row = |record| self.row_of(record, order, weight.rows, n);
         match &weight.storage {
-            Storage::Grouped { layout, order, q_weight, q_scale } => {
-                let words: Vec<u32> =
-                    words(&self.row_of(q_weight, *order, weight.rows, n)).collect();
-                let scales = self.row_of(q_scale, *order, weight.rows, n);
-                let scales: Vec<f32> = values(q_scale.stored, &scales).collect();
-                layout.decode_row(&words, &scales, out);
+            Storage::Grouped { q_weight, q_scale, .. } => {
+                decode_row(&weight.storage, &[row(q_weight), row(q_scale)], out);
             }
-            Storage::Plain(record) => {
-                let row = values(record.stored, self.row_bytes(record, weight.rows, n));
-                out.iter_mut().zip(row).for_each(|(out, value)| *out = value);
-            }
+            Storage::Plain(record) => decode_row(&weight.storage, &[row(record)], out),
         }
     }
 
@@ -107,6 +98,22 @@ impl PackedWeights {
                 elements.skip(n).step_by(rows as usize).flatten().copied().collect()
             }
         }
+    }
+}
+
+/// Decodes a row of a matrix from its bytes in each of the storage's records.
+pub(crate) fn decode_row(storage: &Storage, records: &[impl AsRef<[u8]>], out: &mut [f32]) {
+    match (storage, records) {
+        (Storage::Grouped { layout, q_scale, .. }, [codes, scales]) => {
+            let words: Vec<u32> = words(codes.as_ref()).collect();
+            let scales: Vec<f32> = values(q_scale.stored, scales.as_ref()).collect();
+            layout.decode_row(&words, &scales, out);
+        }
+        (Storage::Plain(record), [row]) => {
+            let row = values(record.stored, row.as_ref());
+            out.iter_mut().zip(row).for_each(|(out, value)| *out = value);
+        }
+        _ => unreachable!("a row has a part in every record of its storage"),
     }
 }
 

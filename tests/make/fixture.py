@@ -38,7 +38,9 @@ def round_trip(weight: torch.Tensor) -> torch.Tensor:
 
 
 def quantised(name: str, weight: torch.Tensor) -> bool:
-    """Linear and embedding weights, but not what ends in `gate` and has few rows (routers)."""
+    """Linear and embedding weights and those of experts, but not what ends in `gate` and has few rows (routers)."""
+    if ".experts." in name:
+        return weight.dim() == 3
     router = name.removesuffix(".weight").endswith("gate") and weight.shape[0] <= 256
     return name.endswith(".weight") and weight.dim() == 2 and not router
 

@@ -4,7 +4,8 @@ use super::Origin;
 use super::dims::Dims;
 use super::weights::Weights;
 use crate::model::{
-    Activation, Attention, Head, Layer, Mlp, Model, Norms, Projections, Role, RopeId,
+    Activation, Attention, Experts, Gated, Head, Layer, Mixer, Mlp, Model, Norms, Projections,
+    Role, RopeId,
 };
 use crate::rope::Rope;
 
@@ -24,6 +25,18 @@ pub(super) struct Block {
     pub bias: Biases,
     pub norms: NormPlaces,
     pub activation: Activation,
+    /// Instead of one MLP for all tokens.
+    pub routing: Option<Routing>,
+}
+
+/// Experts, and how tokens get to them.
+#[derive(Clone, Copy)]
+pub(super) struct Routing {
+    pub experts: u32,
+    pub per_token: u32,
+    pub normalised: bool,
+    /// Width of an expert.
+    pub intermediate: u32,
 }
 
 /// How queries, keys and values are projected.
@@ -93,6 +106,7 @@ impl Block {
             bias: Biases::NONE,
             norms: NormPlaces::Pre,
             activation: Activation::Silu,
+            routing: None,
         }
     }
 }
@@ -110,6 +124,18 @@ pub(super) fn model(
     ropes: Vec<Rope>,
     block: impl Fn(u32) -> Block,
 ) -> Model {
+    let layers = (0..dims.layers).map(|i| layer(dims, weights, i, &block(i)));
+    model_of(origin, dims, weights, ropes, layers.collect())
+}
+
+/// A model of layers.
+pub(super) fn model_of(
+    origin: &Origin<'_>,
+    dims: &Dims,
+    weights: &Weights<'_>,
+    ropes: Vec<Rope>,
+    layers: Vec<Layer>,
+) -> Model {
     let table = [dims.vocab, dims.hidden];
     Model {
         architecture: origin.architecture.into(),
@@ -120,7 +146,7 @@ pub(super) fn model(
         embed: weights.copy("embed_tokens.weight", &table, Role::Embedding),
         embed_scale: None,
         per_layer_inputs: None,
-        layers: (0..dims.layers).map(|i| layer(dims, weights, i, &block(i))).collect(),
+        layers,
         residual_scale: None,
         norm: weights.norm("norm", dims.hidden),
         head: head(dims),
@@ -132,7 +158,7 @@ pub(super) fn model(
 fn layer(dims: &Dims, weights: &Weights<'_>, i: u32, block: &Block) -> Layer {
     let at = format!("layers.{i}");
     let norm = |name: &str| weights.norm(&format!("{at}.{name}"), dims.hidden);
-    let (attention_norms, mlp_norms) = match block.norms {
+    let (mixer_norms, mlp_norms) = match block.norms {
         NormPlaces::Pre => {
             (Norms::Pre(norm("input_layernorm")), Norms::Pre(norm("post_attention_layernorm")))
         }
@@ -149,8 +175,13 @@ fn layer(dims: &Dims, weights: &Weights<'_>, i: u32, block: &Block) -> Layer {
         ),
     };
     Layer {
-        attention_norms,
-        attention: attention(dims, weights, &format!("{at}.self_attn"), block),
+        mixer_norms,
+        mixer: Mixer::Attention(Box::new(attention(
+            dims,
+            weights,
+            &format!("{at}.self_attn"),
+            block,
+        ))),
         mlp_norms,
         mlp: mlp(dims, weights, &format!("{at}.mlp"), block),
         per_layer_input: None,
@@ -206,6 +237,9 @@ fn attention(dims: &Dims, weights: &Weights<'_>, at: &str, block: &Block) -> Att
 }
 
 fn mlp(dims: &Dims, weights: &Weights<'_>, at: &str, block: &Block) -> Mlp {
+    if let Some(routing) = block.routing {
+        return Mlp::Experts(Box::new(experts(dims, weights, at, block.activation, routing)));
+    }
     let (hidden, width, biased) = (dims.hidden, block.intermediate, block.bias.mlp);
     let gate_up = if let Qkv::Fused = block.qkv {
         weights.linear(&format!("{at}.gate_up_proj"), [2 * width, hidden], biased)
@@ -213,9 +247,30 @@ fn mlp(dims: &Dims, weights: &Weights<'_>, at: &str, block: &Block) -> Mlp {
         let parts = [("gate_proj", width), ("up_proj", width)];
         weights.stacked((at, "gate_up_proj"), &parts, hidden, biased)
     };
-    Mlp {
+    Mlp::Gated(Box::new(Gated {
         activation: block.activation,
         gate_up,
         down: weights.linear(&format!("{at}.down_proj"), [hidden, width], biased),
+    }))
+}
+
+fn experts(
+    dims: &Dims,
+    weights: &Weights<'_>,
+    at: &str,
+    activation: Activation,
+    routing: Routing,
+) -> Experts {
+    let Routing { experts, per_token, normalised, intermediate } = routing;
+    let stacked = |name: &str, parts: &[&str], rows, columns| {
+        weights.experts((at, name), experts, parts, [rows, columns])
+    };
+    Experts {
+        per_token,
+        normalised,
+        activation,
+        router: weights.gate(&format!("{at}.gate"), [experts, dims.hidden]),
+        gate_up: stacked("moe_gate_up_proj", &["gate_proj", "up_proj"], intermediate, dims.hidden),
+        down: stacked("moe_down_proj", &["down_proj"], dims.hidden, intermediate),
     }
 }

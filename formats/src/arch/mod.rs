@@ -8,12 +8,14 @@ mod gemma2;
 mod gemma3;
 mod gemma4;
 mod granite;
+mod lfm2;
 mod llama;
 mod mistral;
 mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_moe;
 mod rotary;
 mod skip;
 mod smollm3;
@@ -49,12 +51,14 @@ pub const ARCHITECTURES: &[Arch] = &[
     gemma4::TEXT,
     gemma4::MULTIMODAL,
     granite::ARCH,
+    lfm2::ARCH,
     llama::ARCH,
     mistral::ARCH,
     olmo2::ARCH,
     phi3::ARCH,
     qwen2::ARCH,
     qwen3::ARCH,
+    qwen3_moe::ARCH,
     smollm3::ARCH,
 ];
 

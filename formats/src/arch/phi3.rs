@@ -8,7 +8,7 @@ use super::windows::sliding_window;
 use super::{Arch, Origin};
 use crate::config::{Config, ConfigError};
 use crate::model::{Activation, Model};
-use crate::rope::{Rope, Scaling};
+use crate::rope::{Pairing, Rope, Scaling};
 
 pub(super) const ARCH: Arch = Arch { model_type: "phi3", class: "Phi3ForCausalLM", describe };
 
@@ -88,6 +88,7 @@ fn read_rope(config: &Config<'_>, dims: &Dims) -> Result<Rope, ConfigError> {
             "longrope" | "su" | "yarn" => long_rope(&section, original_context, dims.context)?,
             _ => return Err(section.unsupported(key, "default, longrope")),
         },
+        pairing: Pairing::Halves,
     };
     section.all_read(&format!("rope type {kind}"))?;
     match &rope.scaling {

@@ -50,10 +50,32 @@ pub(super) fn rope(
             let partial = section.number("partial_rotary_factor", 1.0)?;
             proportional(defaults, partial, section.number("factor", 1.0)?)?.scaling
         }
-        _ => return Err(section.unsupported(key, "default, linear, llama3, proportional")),
+        "yarn" => yarn(&section, context)?,
+        _ => return Err(section.unsupported(key, "default, linear, llama3, yarn, proportional")),
     };
     section.all_read(&format!("rope type {kind}"))?;
     Ok(Rope { scaling, ..Rope::plain(head_dim, theta) })
+}
+
+/// transformers/modeling_rope_utils.py, `_compute_yarn_parameters`
+fn yarn(section: &Config<'_>, context: u32) -> Result<Scaling, ConfigError> {
+    let original_context = section.dim("original_max_position_embeddings", context)?;
+    let factor = section.number("factor", f64::from(context) / f64::from(original_context))?;
+    let stretch = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
+    let [scale, over] = [section.number("mscale", 0.0)?, section.number("mscale_all_dim", 0.0)?];
+    let usual =
+        if scale != 0.0 && over != 0.0 { stretch(scale) / stretch(over) } else { stretch(1.0) };
+    let beta = |key: &str, usual: f64| {
+        Ok(section.optional_number(key)?.filter(|beta| *beta != 0.0).unwrap_or(usual))
+    };
+    Ok(Scaling::Yarn {
+        factor,
+        beta_fast: beta("beta_fast", 32.0)?,
+        beta_slow: beta("beta_slow", 1.0)?,
+        original_context,
+        truncate: section.flag("truncate", true)?,
+        attention_factor: section.number("attention_factor", usual)?,
+    })
 }
 
 /// A rope that turns the first pairs of a head only.

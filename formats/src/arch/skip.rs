@@ -44,5 +44,6 @@ fn is_unused_kv(model: &Model, tensor: &str) -> bool {
     let makes_kv = ["k_proj.", "v_proj.", "k_norm.", "v_norm."]
         .iter()
         .any(|name| module.strip_prefix("self_attn.").is_some_and(|rest| rest.starts_with(name)));
-    makes_kv && layer.is_some_and(|layer| !layer.attention.stores_kv())
+    let attention = layer.and_then(|layer| layer.mixer.attention());
+    makes_kv && attention.is_some_and(|attention| !attention.stores_kv())
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::{Projections, Recipe};
+use crate::model::{Attention, Projections, Recipe};
 use crate::rope::{Rope, Scaling};
 
 fn with(mut config: Value, more: &Value) -> Value {
@@ -15,6 +15,10 @@ fn with(mut config: Value, more: &Value) -> Value {
 
 fn described(config: &Value) -> Model {
     describe(config, |_| true).unwrap()
+}
+
+fn attention(model: &Model, layer: usize) -> &Attention {
+    model.layers[layer].mixer.attention().unwrap()
 }
 
 fn refused(config: &Value) -> String {
@@ -37,7 +41,7 @@ fn a_config_without_keys_has_the_defaults_of_its_class() {
         assert_eq!(model.architecture, arch.model_type);
     }
     let model = described(&json!({ "model_type": "gemma3_text" }));
-    let full = |i: usize| model.layers[i].attention.window.is_none();
+    let full = |i: usize| attention(&model, i).window.is_none();
     assert!((0..26).all(|i| full(i) == ((i + 1) % 6 == 0)));
     assert_eq!(model.ropes, [Rope::plain(256, 1_000_000.0), Rope::plain(256, 10_000.0)]);
 }
@@ -80,12 +84,12 @@ fn both_spellings_of_layer_shapes_mean_the_same() {
     let new = json!({ "attention_k_eq_v": true, "per_layer_config": { "1": full, "3": full } });
     let model = described(&with(gemma4(), &old));
     assert_eq!(model, described(&with(gemma4(), &new)));
-    let full = &model.layers[1].attention;
+    let full = attention(&model, 1);
     assert_eq!((full.head_dim, full.kv_heads), (64, 1));
     assert!(matches!(full.projections, Projections::KeyIsValue { .. }));
     // Without `attention_k_eq_v` transformers ignores the number of heads.
     let old = with(gemma4(), &with(old, &json!({ "attention_k_eq_v": false })));
-    assert_eq!(described(&old).layers[1].attention.kv_heads, 4);
+    assert_eq!(attention(&described(&old), 1).kv_heads, 4);
 
     let unknown = json!({ "per_layer_config": { "1": { "sliding_window": 3 } } });
     assert!(refused(&with(gemma4(), &unknown)).contains("per_layer_config.1.sliding_window"));
@@ -96,7 +100,7 @@ fn both_spellings_of_layer_shapes_mean_the_same() {
 #[test]
 fn layers_share_with_the_last_of_their_kind() {
     let model = described(&gemma4());
-    let owners = model.layers.iter().map(|layer| match layer.attention.projections {
+    let owners = (0..model.layers.len()).map(|i| match attention(&model, i).projections {
         Projections::Shared { with, .. } => Some(with),
         _ => None,
     });
@@ -195,6 +199,110 @@ fn frequencies_are_those_of_transformers() {
     let rope = &described(&with(gemma4(), &json!({ "global_head_dim": 16 }))).ropes[1];
     assert_eq!(rope.scaling, Scaling::Proportional { pairs: 2, factor: 1.0 });
     close(&rope.inv_freq(1), &[1.0, 0.177_827_94, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+}
+
+/// The numbers are transformers' `_compute_yarn_parameters`.
+#[test]
+fn yarn_is_that_of_transformers() {
+    let close = |found: &[f32], expected: &[f32]| {
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() <= 5e-7 * expected.abs(), "{found} {expected}");
+        }
+    };
+    let rope = |theta: f64, head_dim: u32, section: &Value| {
+        let config = json!({
+            "model_type": "qwen3",
+            "head_dim": head_dim,
+            "max_position_embeddings": 131_072,
+            "rope_theta": theta,
+            "rope_scaling": with(json!({ "rope_type": "yarn" }), section),
+        });
+        described(&config).ropes[0].clone()
+    };
+    let usual = json!({ "factor": 4.0, "original_max_position_embeddings": 32768 });
+    let usual = rope(1e6, 16, &usual);
+    close(&[usual.attention_factor()], &[1.138_629_4]);
+    close(
+        &usual.inv_freq(1),
+        &[
+            1.0,
+            0.177_827_94,
+            0.031_622_78,
+            0.004_217_56,
+            0.000_5,
+            4.445_698_5e-5,
+            7.905_694e-6,
+            1.405_853_4e-6,
+        ],
+    );
+    let not_truncated = json!({
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": false,
+        "original_max_position_embeddings": 4096,
+    });
+    let not_truncated = rope(150_000.0, 16, &not_truncated);
+    close(&[not_truncated.attention_factor()], &[1.346_573_6]);
+    close(
+        &not_truncated.inv_freq(1),
+        &[
+            1.0,
+            0.225_418,
+            0.050_813_273,
+            0.006_794_959_3,
+            0.000_456_483_92,
+            1.818_833_7e-5,
+            4.099_978_5e-6,
+            9.242_089_6e-7,
+        ],
+    );
+    let scaled = json!({
+        "factor": 40.0,
+        "beta_fast": 16.0,
+        "beta_slow": 2.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.5,
+        "original_max_position_embeddings": 4096,
+    });
+    let scaled = rope(10_000.0, 16, &scaled);
+    close(&[scaled.attention_factor()], &[1.155_722]);
+    close(&scaled.inv_freq(1)[4..], &[0.006_75, 0.001_106_797_1, 2.5e-5, 7.905_694_5e-6]);
+    let given = json!({
+        "factor": 2.0,
+        "attention_factor": 1.25,
+        "original_max_position_embeddings": 64,
+    });
+    let given = rope(10_000.0, 8, &given);
+    close(&[given.attention_factor()], &[1.25]);
+    close(&given.inv_freq(1), &[1.0, 0.075, 0.005, 0.000_5]);
+    let by_length =
+        rope(10_000.0, 8, &json!({ "original_max_position_embeddings": 32768, "factor": null }));
+    close(&by_length.inv_freq(1), &[1.0, 0.1, 0.01, 0.000_625]);
+}
+
+/// Row 9 of the behaviours: of heads of 512 the first 64 pairs are turned, as fast as they are in the whole head.
+#[test]
+fn partial_rotary_has_the_whole_heads_frequencies() {
+    let model = described(&with(
+        gemma4(),
+        &json!({ "num_hidden_layers": 5, "num_kv_shared_layers": 0, "layer_types": null }),
+    ));
+    let full = model.layers[4].mixer.attention().unwrap();
+    assert_eq!((full.head_dim, full.window), (512, None));
+    let rope = &model.ropes[full.rope.unwrap().0 as usize];
+    let inv_freq = rope.inv_freq(1);
+    assert_eq!(inv_freq.len(), 256);
+    let expected = 1e6f64.powf(-126.0 / 512.0);
+    assert!((f64::from(inv_freq[63]) / expected - 1.0).abs() < 1e-7, "{}", inv_freq[63]);
+    assert!(inv_freq[..64].iter().all(|freq| *freq > 0.0));
+    assert!(inv_freq[64..].iter().all(|freq| freq.to_bits() == 0));
+    // Row 10 of the behaviours: sliding layers have another rope, over heads of another width.
+    let sliding = model.layers[0].mixer.attention().unwrap();
+    assert_eq!((sliding.head_dim, sliding.window), (256, Some(512)));
+    assert_eq!(model.ropes[sliding.rope.unwrap().0 as usize], Rope::plain(256, 10_000.0));
+    assert_ne!(sliding.rope, full.rope);
 }
 
 #[test]

@@ -98,6 +98,29 @@ impl Weights<'_> {
         }
     }
 
+    /// The matrices `parts`, `[rows, columns]` each, of all experts of the module `at`: one after the other, expert by
+    /// expert, in one weight that the bundle calls `name`.
+    pub(super) fn experts(
+        &self,
+        (at, name): (&str, &str),
+        experts: u32,
+        parts: &[&str],
+        [rows, columns]: [u32; 2],
+    ) -> Linear {
+        let source = |expert: u32, part: &str| Source {
+            tensor: self.tensor(&format!("{at}.experts.{expert}.{part}.weight")),
+            shape: vec![rows.into(), columns.into()],
+        };
+        let sources = (0..experts).flat_map(|e| parts.iter().map(move |part| source(e, part)));
+        let weight = Weight {
+            name: self.names.of(&format!("{at}.{name}.weight")),
+            shape: vec![experts.into(), parts.len() as u64 * u64::from(rows), columns.into()],
+            role: Role::Experts,
+            recipe: Recipe::Rows(sources.collect()),
+        };
+        Linear { weight, bias: None }
+    }
+
     /// A projection that gates: quantised only where it is large.
     pub(super) fn gate(&self, module: &str, [rows, columns]: [u32; 2]) -> Linear {
         let mut linear = self.linear(module, [rows, columns], false);

@@ -31,7 +31,7 @@ const OF_THE_RUNTIME: [(&str, &str); 10] = [
 ];
 
 /// Settings that MLC's classes drop, and what is taken in their place: their own libraries compute as if it were so.
-const UNSTATED: [(&str, &str, &str); 9] = [
+const UNSTATED: [(&str, &str, &str); 12] = [
     ("gemma2", "max_position_embeddings", "the context of every Gemma 2 is taken"),
     ("gemma2", "layer_types", "every other layer is taken to have a window"),
     (
@@ -45,6 +45,9 @@ const UNSTATED: [(&str, &str, &str); 9] = [
     ("qwen2", "use_sliding_window", "layers are taken to see everything"),
     ("qwen3", "rope_scaling", "positions are taken not to be scaled"),
     ("qwen3", "use_sliding_window", "layers are taken to see everything"),
+    ("qwen3_moe", "mlp_only_layers", "every layer is taken to have experts"),
+    ("qwen3_moe", "rope_scaling", "positions are taken not to be scaled"),
+    ("qwen3_moe", "use_sliding_window", "layers are taken to see everything"),
 ];
 
 /// A biased projection of the first layer, and the setting that says so. MLC's Llama has no biases, packlight's bundles
@@ -207,7 +210,7 @@ mod tests {
             let fields = json!({ "context_window_size": context, "sliding_window_size": window });
             let (model, notes) =
                 chat_config("mistral", &with_sizes(fields)).describe(|_| true).unwrap();
-            (model.context, model.layers[0].attention.window, notes.len())
+            (model.context, model.layers[0].mixer.attention().unwrap().window, notes.len())
         };
         assert_eq!(windows(-1, 16), (131_072, Some(16), 1));
         assert_eq!(windows(512, -1), (512, None, 0));
@@ -217,7 +220,10 @@ mod tests {
     fn gemma_2_has_more_context_than_mlc_gives_it() {
         let fields = with_sizes(json!({ "context_window_size": 16, "sliding_window": 16 }));
         let (model, notes) = chat_config("gemma2", &fields).describe(|_| false).unwrap();
-        assert_eq!((model.context, model.layers[0].attention.window), (8192, Some(16)));
+        assert_eq!(
+            (model.context, model.layers[0].mixer.attention().unwrap().window),
+            (8192, Some(16))
+        );
         assert_eq!(notes.len(), 2);
     }
 }

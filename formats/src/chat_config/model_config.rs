@@ -32,6 +32,7 @@ pub(super) fn model_config(settings: &Settings) -> Result<ModelConfig, ChatConfi
         "mistral" => mistral(settings),
         "qwen2" => qwen2(settings),
         "qwen3" => qwen3(settings),
+        "qwen3_moe" => qwen3_moe(settings),
         "gemma" => gemma(settings),
         "gemma2" => gemma2(settings),
         "gemma3" | "gemma3_text" => gemma3(settings),
@@ -146,6 +147,17 @@ fn qwen3(c: &Settings) -> Result<ModelConfig, ChatConfigError> {
         "weight_block_size": null,
     });
     Ok(ModelConfig::full(fields, vocab, context, prefill))
+}
+
+fn qwen3_moe(c: &Settings) -> Result<ModelConfig, ChatConfigError> {
+    let mut config = qwen3(c)?;
+    let experts = c.get("num_experts").or_else(|| c.get("num_local_experts"));
+    config.fields["moe_intermediate_size"] = c.or("moe_intermediate_size", 0);
+    config.fields["num_experts_per_tok"] = c.or("num_experts_per_tok", 0);
+    config.fields["num_experts"] = experts.cloned().unwrap_or_else(|| json!(0));
+    config.fields["decoder_sparse_step"] = c.or("decoder_sparse_step", 0);
+    config.fields["norm_topk_prob"] = c.or("norm_topk_prob", false);
+    Ok(config)
 }
 
 fn gemma(c: &Settings) -> Result<ModelConfig, ChatConfigError> {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::Model;
+use crate::model::{CHUNK, Mixer, Model, cache_positions};
 use crate::quant::Assignment;
 use crate::record::RecordSpec;
 
@@ -10,7 +10,7 @@ use crate::record::RecordSpec;
 const USUAL_CONTEXT: u32 = 4096;
 /// WebGPU's default `maxStorageBufferBindingSize`: larger weights are cut into row pieces of at most this.
 const DEFAULT_BINDING: u64 = 128 << 20;
-/// Keys and values are kept in f32.
+/// Keys, values and what short convolutions look back at are kept in f32.
 const CACHE_BYTES: u64 = 4;
 
 /// The device a bundle needs. All sizes in bytes.
@@ -32,9 +32,9 @@ pub struct Requires {
     pub shader_f16: bool,
     /// The context length that `kv_bytes` and `device_bytes` are for.
     pub context: u32,
-    /// The KV cache at that length; sliding layers count to their window.
+    /// The KV cache at that length; sliding layers count to their window and the tokens of a call.
     pub kv_bytes: u64,
-    /// Tables of which a token needs one row, so that they stay in host memory.
+    /// Tables of which a token needs one row: they stay where the bundle is, and are read by range.
     pub host_bytes: u64,
     /// The other weights and the KV cache: what the device must hold, short of activations.
     pub device_bytes: u64,
@@ -54,12 +54,18 @@ impl Requires {
         let largest = records.iter().max_by_key(|record| record.stored_bytes());
         let largest_tensor_bytes = largest.map_or(0, RecordSpec::stored_bytes);
         let context = model.context.min(USUAL_CONTEXT);
-        let kv = |tokens: u32| -> u64 {
-            let attentions = model.layers.iter().map(|layer| &layer.attention);
-            let layers = attentions.filter(|attention| attention.stores_kv());
-            let bytes = layers.map(|a| {
-                let kept = a.window.map_or(tokens, |window| window.min(tokens));
-                2 * u64::from(a.kv_heads) * u64::from(a.head_dim) * u64::from(kept) * CACHE_BYTES
+        let kv = |context: u32| -> u64 {
+            let layers = model.layers.iter().map(|layer| &layer.mixer).enumerate();
+            let bytes = layers.map(|(i, mixer)| {
+                let (window, width) = match mixer {
+                    Mixer::Attention(a) if a.stores_kv() => {
+                        (model.cache_window(i), 2 * u64::from(a.kv_heads) * u64::from(a.head_dim))
+                    }
+                    Mixer::Attention(_) => return 0,
+                    Mixer::ShortConv(conv) => (Some(conv.length()), model.hidden.into()),
+                };
+                let positions = cache_positions(window, context, CHUNK.min(context));
+                width * u64::from(positions) * CACHE_BYTES
             });
             bytes.sum()
         };

@@ -86,6 +86,14 @@ impl Attention {
         !matches!(self.projections, Projections::Shared { .. })
     }
 
+    /// The layer whose keys and values it reads, where they are not its own.
+    pub fn shares_kv_of(&self) -> Option<usize> {
+        match self.projections {
+            Projections::Shared { with, .. } => Some(with as usize),
+            _ => None,
+        }
+    }
+
     pub(super) fn weights(&self) -> impl Iterator<Item = &Weight> {
         let norms = self.q_norm.iter().chain(&self.k_norm).map(|norm| &norm.weight);
         let projections = self.projections.linears().into_iter().flat_map(Linear::weights);

@@ -4,6 +4,10 @@
 //! hybrid stack is just a list whose entries differ. Shapes are `[rows, columns]` with rows the output features.
 
 mod attention;
+mod cache;
+mod conv;
+mod mixer;
+mod mlp;
 mod validate;
 mod weight;
 
@@ -11,6 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::rope::Rope;
 pub use attention::{Attention, Projections};
+pub use cache::{CHUNK, cache_positions};
+pub use conv::ShortConv;
+pub use mixer::Mixer;
+pub use mlp::{Activation, Experts, Gated, Mlp};
 pub use validate::ModelError;
 pub use weight::{Linear, Norm, Recipe, Role, Source, Weight};
 
@@ -37,7 +45,7 @@ pub struct Model {
     pub per_layer_inputs: Option<PerLayerInputs>,
     /// The blocks, in order.
     pub layers: Vec<Layer>,
-    /// Factor of what attention and MLP add to the residual stream.
+    /// Factor of what mixer and MLP add to the residual stream.
     pub residual_scale: Option<f32>,
     /// The norm before the head.
     pub norm: Norm,
@@ -49,15 +57,15 @@ pub struct Model {
     pub logit_softcap: Option<f32>,
 }
 
-/// One block: `x += attention(x); x += mlp(x)`, each within its norms.
+/// One block: `x += mixer(x); x += mlp(x)`, each within its norms.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
-    /// Around the attention.
-    pub attention_norms: Norms,
+    /// Around the mixer.
+    pub mixer_norms: Norms,
     /// Token mixing.
-    pub attention: Attention,
+    pub mixer: Mixer,
     /// Around the MLP.
     pub mlp_norms: Norms,
     /// Channel mixing.
@@ -90,30 +98,6 @@ pub enum Norms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RopeId(pub u32);
-
-/// Gated MLP: `down(act(gate(x)) * up(x))`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Mlp {
-    /// Applied to the gate.
-    pub activation: Activation,
-    /// `[2 * intermediate, hidden]`: gate rows, then up rows.
-    pub gate_up: Linear,
-    /// `[hidden, intermediate]`.
-    pub down: Linear,
-}
-
-/// Elementwise function of a gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Activation {
-    /// `x * sigmoid(x)`.
-    Silu,
-    /// GELU with the tanh approximation: `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
-    GeluTanh,
-}
 
 /// A second embedding that gives each layer `width` values of its own for a token (Gemma 4).
 ///
@@ -205,11 +189,10 @@ impl Model {
         let mut all = vec![&self.embed];
         all.extend(self.per_layer_inputs.iter().flat_map(PerLayerInputs::weights));
         for layer in &self.layers {
-            all.extend(layer.attention_norms.weights());
-            all.extend(layer.attention.weights());
+            all.extend(layer.mixer_norms.weights());
+            all.extend(layer.mixer.weights());
             all.extend(layer.mlp_norms.weights());
-            all.extend(layer.mlp.gate_up.weights());
-            all.extend(layer.mlp.down.weights());
+            all.extend(layer.mlp.weights());
             all.extend(layer.per_layer_input.iter().flat_map(PerLayerInput::weights));
             all.extend(&layer.scale);
         }

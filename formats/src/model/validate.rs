@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Attention, Head, Layer, Linear, Mlp, Model, Norm, Norms, PerLayerInput, PerLayerInputs,
-    Projections, Weight,
+    Attention, Experts, Gated, Head, Layer, Linear, Mixer, Mlp, Model, Norm, Norms, PerLayerInput,
+    PerLayerInputs, Projections, Role, ShortConv, Weight,
 };
 use crate::dtype::elements;
 use crate::rope::{Rope, Scaling};
@@ -63,10 +63,16 @@ impl Model {
 
     fn layer(&self, i: usize, layer: &Layer) -> Result<(), ModelError> {
         let at = &format!("layer {i}");
-        norms(&layer.attention_norms, self.hidden)?;
-        self.attention(at, i, &layer.attention)?;
+        norms(&layer.mixer_norms, self.hidden)?;
+        match &layer.mixer {
+            Mixer::Attention(attention) => self.attention(at, i, attention)?,
+            Mixer::ShortConv(conv) => self.short_conv(conv)?,
+        }
         norms(&layer.mlp_norms, self.hidden)?;
-        self.mlp(&layer.mlp)?;
+        match &layer.mlp {
+            Mlp::Gated(gated) => self.gated(gated)?,
+            Mlp::Experts(experts) => self.experts(at, experts)?,
+        }
         match (&layer.per_layer_input, &self.per_layer_inputs) {
             (Some(input), Some(inputs)) => self.per_layer_input(input, inputs.width)?,
             (None, _) => {}
@@ -108,7 +114,8 @@ impl Model {
                 linear(queries, q, self.hidden)?;
                 let normed = attention.k_norm.is_some() || attention.v_norm_eps.is_some();
                 ensure(!normed, at, || "norms keys or values that it does not have".into())?;
-                let owner = self.layers[..i].get(*with as usize).map(|layer| &layer.attention);
+                let owner = self.layers[..i].get(*with as usize);
+                let owner = owner.and_then(|layer| layer.mixer.attention());
                 let same = owner.is_some_and(|owner| {
                     owner.stores_kv() && owner.kv_heads == kv_heads && owner.head_dim == head_dim
                 });
@@ -124,16 +131,41 @@ impl Model {
         linear(&attention.out, self.hidden, q)
     }
 
-    fn mlp(&self, mlp: &Mlp) -> Result<(), ModelError> {
-        let width = mlp.down.weight.columns();
-        let sane = u32::try_from(width)
-            .ok()
-            .filter(|&width| (1..=MAX_DIM / 2).contains(&u64::from(width)));
-        let Some(width) = sane else {
-            return ensure(false, &mlp.down.weight.name, || format!("has {width} columns"));
-        };
+    fn short_conv(&self, conv: &ShortConv) -> Result<(), ModelError> {
+        let (hidden, length) = (self.hidden, conv.kernel.columns());
+        let values = length.saturating_mul(hidden.into());
+        ensure((1..=MAX_DIM).contains(&values) && length > 0, &conv.kernel.name, || {
+            format!("has {length} columns")
+        })?;
+        linear(&conv.input, 3 * hidden, hidden)?;
+        shape(&conv.kernel, &[hidden.into(), 1, length])?;
+        conv.bias.as_ref().map_or(Ok(()), |bias| shape(bias, &[hidden.into()]))?;
+        linear(&conv.output, hidden, hidden)
+    }
+
+    fn gated(&self, mlp: &Gated) -> Result<(), ModelError> {
+        let width = width_of(&mlp.down)?;
         linear(&mlp.gate_up, 2 * width, self.hidden)?;
         linear(&mlp.down, self.hidden, width)
+    }
+
+    fn experts(&self, at: &str, mlp: &Experts) -> Result<(), ModelError> {
+        let (count, hidden) = (mlp.router.weight.rows(), u64::from(self.hidden));
+        let width = u64::from(width_of(&mlp.down)?);
+        let rows = count.saturating_mul(2 * width).max(count.saturating_mul(hidden));
+        let sane = count > 0 && rows <= MAX_DIM && u64::from(mlp.per_token) <= count;
+        ensure(sane && mlp.per_token > 0, at, || {
+            format!("{} of {count} experts of {width}", mlp.per_token)
+        })?;
+        shape(&mlp.router.weight, &[count, hidden])?;
+        mlp.router.bias.as_ref().map_or(Ok(()), |bias| shape(bias, &[count]))?;
+        for (linear, rows, columns) in
+            [(&mlp.gate_up, 2 * width, hidden), (&mlp.down, hidden, width)]
+        {
+            shape(&linear.weight, &[count, rows, columns])?;
+            linear.bias.as_ref().map_or(Ok(()), |bias| shape(bias, &[count, rows]))?;
+        }
+        Ok(())
     }
 
     fn per_layer_inputs(&self, inputs: &PerLayerInputs) -> Result<(), ModelError> {
@@ -151,6 +183,10 @@ impl Model {
             format!("has {rows} rows for {} tokens", self.vocab)
         })?;
         shape(&inputs.table, &[rows, all.into()])?;
+        // Its rows are read one by one, which those of a projection may not be stored for.
+        ensure(inputs.table.role == Role::Embedding, &inputs.table.name, || {
+            "is no embedding".into()
+        })?;
         linear(&inputs.projection, all, self.hidden)?;
         norm(&inputs.norm, inputs.width)
     }
@@ -160,6 +196,16 @@ impl Model {
         linear(&input.projection, self.hidden, width)?;
         norm(&input.norm, self.hidden)
     }
+}
+
+/// The columns of an MLP's last projection.
+fn width_of(down: &Linear) -> Result<u32, ModelError> {
+    let width = down.weight.columns();
+    let sane =
+        u32::try_from(width).ok().filter(|&width| (1..=MAX_DIM / 2).contains(&u64::from(width)));
+    let wrong =
+        || ModelError { at: down.weight.name.clone(), reason: format!("has {width} columns") };
+    sane.ok_or_else(wrong)
 }
 
 fn rope(rope: &Rope) -> Result<(), ModelError> {
@@ -174,6 +220,17 @@ fn rope(rope: &Rope) -> Result<(), ModelError> {
         Scaling::Llama3 { factor, low_freq_factor, high_freq_factor, .. } => {
             (vec![*factor, high_freq_factor - low_freq_factor], true)
         }
+        Scaling::Yarn {
+            factor, beta_fast, beta_slow, original_context, attention_factor, ..
+        } => (
+            // Logarithms are taken of all but the last.
+            [*factor, *beta_fast, *beta_slow, f64::from(*original_context), theta.ln()]
+                .into_iter()
+                .map(|x| x.max(0.0))
+                .chain([*attention_factor])
+                .collect(),
+            true,
+        ),
         Scaling::LongRope { short, long, attention_factor, .. } => (
             short.iter().chain(long).chain([attention_factor]).copied().collect(),
             short.len() == pairs && long.len() == pairs,

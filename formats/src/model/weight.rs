@@ -31,7 +31,7 @@ pub struct Linear {
 pub struct Weight {
     /// Name in the bundle, ending in `.weight` where it can be quantised.
     pub name: String,
-    /// `[rows, columns]`, or `[width]` of a vector.
+    /// `[rows, columns]`, `[width]` of a vector, or `[experts, rows, columns]` of matrices that are one weight.
     pub shape: Vec<u64>,
     /// What it is, which with the scheme decides whether it is quantised.
     pub role: Role,
@@ -50,9 +50,11 @@ pub enum Role {
     Embedding,
     /// An output head of its own.
     Head,
+    /// A projection of every expert.
+    Experts,
     /// A small matrix that gates or routes: never quantised.
     Gate,
-    /// A norm or a bias: never quantised.
+    /// A norm, a bias or the kernels of a short convolution: never quantised.
     Vector,
 }
 
@@ -78,6 +80,19 @@ pub struct Source {
     pub tensor: String,
     /// Expected shape.
     pub shape: Vec<u64>,
+}
+
+impl Source {
+    /// Rows that it gives to a weight.
+    pub fn rows(&self) -> u64 {
+        rows(&self.shape)
+    }
+}
+
+/// Everything but the last dimension; of a vector each value is a row. Saturates.
+fn rows(shape: &[u64]) -> u64 {
+    let above = if shape.len() > 1 { &shape[..shape.len() - 1] } else { shape };
+    above.iter().fold(1, |rows, dim| rows.saturating_mul(*dim))
 }
 
 impl Recipe {
@@ -114,14 +129,14 @@ impl Weight {
         Self { name: name.into(), shape: shape.to_vec(), role, recipe: Recipe::Copy(source) }
     }
 
-    /// Rows (the first dimension).
+    /// Rows, those of all experts.
     pub fn rows(&self) -> u64 {
-        self.shape.first().copied().unwrap_or(1)
+        rows(&self.shape)
     }
 
     /// Values in one row (the last dimension of a matrix); 1 for a vector.
     pub fn columns(&self) -> u64 {
-        self.shape.get(1).copied().unwrap_or(1)
+        if self.shape.len() > 1 { self.shape[self.shape.len() - 1] } else { 1 }
     }
 }
 

@@ -102,6 +102,8 @@ impl Scheme {
     pub fn storage(&self, weight: &Weight) -> Storage {
         let (quantised, order) = match weight.role {
             Role::Linear => (true, self.order),
+            // MLC has no transposed experts either.
+            Role::Experts => (true, Nk),
             Role::Head => (self.head, self.order),
             // Rows of the token table are looked up one by one, so it is never transposed.
             Role::Embedding => (self.embedding, Nk),
@@ -113,10 +115,11 @@ impl Scheme {
         };
         let stem = weight.name.strip_suffix("weight").unwrap_or(&weight.name);
         let record = |suffix, dtype, width| {
-            let shape = match order {
-                Nk => [weight.rows(), width],
-                Kn => [width, weight.rows()],
-            };
+            let mut shape = weight.shape.clone();
+            match order {
+                Nk => shape[weight.shape.len() - 1] = width,
+                Kn => shape = vec![width, weight.rows()],
+            }
             RecordSpec::new(format!("{stem}{suffix}"), dtype, shape)
         };
         let columns = weight.columns();

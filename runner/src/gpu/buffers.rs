@@ -5,7 +5,7 @@ use super::device::Gpu;
 use crate::executor::{Capacity, Live};
 use crate::gpu::place::{Placed, Placement};
 use crate::kernels::{Call, Resource};
-use crate::plan::{CacheId, Plan, Rows, SlotId};
+use crate::plan::{CacheId, HistoryId, Plan, Rows, SlotId};
 
 /// Activations, caches, inputs and results.
 #[derive(Debug)]
@@ -22,9 +22,11 @@ pub(super) struct Buffers {
     nothing: wgpu::Buffer,
     /// `[chunk, width]` each, or `[outputs, width]`.
     slots: Vec<wgpu::Buffer>,
-    /// `[context, kv_heads, head_dim]` each.
+    /// `[positions, kv_heads, head_dim]` each, which is where kernels read the number of positions from.
     keys: Vec<wgpu::Buffer>,
     values: Vec<wgpu::Buffer>,
+    /// `[positions, width]` each, the same.
+    histories: Vec<wgpu::Buffer>,
     /// `[chunk, width / 2]` pairs each.
     turns: Vec<wgpu::Buffer>,
 }
@@ -41,12 +43,9 @@ impl Buffers {
             })
         };
         let (uniform, storage) = (wgpu::BufferUsages::UNIFORM, wgpu::BufferUsages::STORAGE);
-        let Capacity { context, chunk, outputs } = capacity;
-        let [context, chunk, outputs] = [context, chunk, outputs].map(u64::from);
-        let rows = |rows| match rows {
-            Rows::Tokens => chunk,
-            Rows::Outputs => outputs,
-        };
+        let Capacity { chunk, outputs, .. } = capacity;
+        let rows = |rows: Rows| u64::from(rows.count(chunk, outputs));
+        let chunk = u64::from(chunk);
         let floats = |label: &str, rows: u64, width: u64| {
             // Some kernels read in fours.
             create(
@@ -56,10 +55,9 @@ impl Buffers {
             )
         };
         let caches = |label: &str| {
-            let width = |heads, dim| u64::from(heads) * u64::from(dim);
             let caches = plan.caches.iter();
             caches
-                .map(|cache| floats(label, context, width(cache.kv_heads, cache.head_dim)))
+                .map(|cache| floats(label, cache.positions(capacity).into(), cache.width()))
                 .collect()
         };
         let longest = calls.iter().map(|call| 4 * call.args.len() as u64).max().unwrap_or(4);
@@ -76,6 +74,9 @@ impl Buffers {
                 .collect(),
             keys: caches("keys"),
             values: caches("values"),
+            histories: (plan.histories.iter())
+                .map(|h| floats("history", h.positions(capacity).into(), h.width.into()))
+                .collect(),
             turns: (plan.ropes.iter())
                 .map(|rope| floats("turns", chunk, rope.width.into()))
                 .collect(),
@@ -115,6 +116,7 @@ impl Buffers {
             },
             Resource::Keys(cache) => self.keys[cache.0].as_entire_buffer_binding(),
             Resource::Values(cache) => self.values[cache.0].as_entire_buffer_binding(),
+            Resource::History(history) => self.histories[history.0].as_entire_buffer_binding(),
             Resource::Turns(rope) => self.turns[rope.0].as_entire_buffer_binding(),
             Resource::Tokens => self.tokens.as_entire_buffer_binding(),
             Resource::Token => self.token.as_entire_buffer_binding(),
@@ -153,8 +155,18 @@ impl Buffers {
         }
     }
 
+    pub(super) fn cache_bytes(&self) -> u64 {
+        let buffers = self.keys.iter().chain(&self.values).chain(&self.histories);
+        buffers.map(wgpu::Buffer::size).sum()
+    }
+
     pub(super) fn slot(&self, slot: SlotId) -> &wgpu::Buffer {
         &self.slots[slot.0]
+    }
+
+    /// What a short convolution looks back at.
+    pub(super) fn history(&self, history: HistoryId) -> &wgpu::Buffer {
+        &self.histories[history.0]
     }
 
     /// Keys and values, `[context, kv_heads, head_dim]` each.

@@ -2,7 +2,6 @@
 
 use crate::executor::CallError;
 use crate::kernels::GridError;
-use crate::packed::PackedError;
 
 /// Any failure of this module.
 #[derive(Debug, thiserror::Error)]
@@ -25,8 +24,6 @@ pub enum GpuError {
     Capacity(#[from] CapacityError),
     #[error(transparent)]
     Upload(#[from] UploadError),
-    #[error(transparent)]
-    Host(#[from] PackedError),
     #[error("the weights were not checked to be complete before the first call")]
     NotLoaded,
     #[error(transparent)]
@@ -57,7 +54,6 @@ impl GpuError {
             | Self::Refused { .. }
             | Self::Plan(_)
             | Self::Capacity(_)
-            | Self::Host(_)
             | Self::Grid { .. } => "--device cpu runs the CPU reference instead",
             Self::NotLoaded | Self::Call(_) => return None,
         }

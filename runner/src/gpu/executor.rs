@@ -14,9 +14,8 @@ use super::flow::IN_FLIGHT_BYTES;
 use super::pipelines::Pipelines;
 use super::place::{Placement, check_capacity};
 use super::readback::Readback;
-use crate::executor::{Capacity, Live, Output, Want, WeightSink};
+use crate::executor::{Capacity, Inputs, Live, Memory, Output, Want, WeightSink};
 use crate::kernels::{self, Call, Work};
-use crate::packed::PackedWeights;
 use crate::plan::{Plan, PlanWeight, SlotId};
 
 /// A plan on a device. Write its weights through [`WeightSink`], then [`finish`](Self::finish), then
@@ -25,6 +24,7 @@ use crate::plan::{Plan, PlanWeight, SlotId};
 pub struct GpuExecutor {
     pub(super) gpu: Gpu,
     capacity: Capacity,
+    memory: Memory,
     vocab: u32,
     logits: SlotId,
     logits_width: u64,
@@ -34,7 +34,6 @@ pub struct GpuExecutor {
     arena: Arena,
     /// Tables that are not on the device, and the slots that their rows go to.
     host_tables: Vec<(PlanWeight, SlotId)>,
-    host: PackedWeights,
     loaded: bool,
     pub(super) buffers: Buffers,
     pub(super) dispatches: Vec<Dispatch>,
@@ -115,13 +114,13 @@ impl GpuExecutor {
         Ok(Self {
             gpu: gpu.clone(),
             capacity,
+            memory: Memory::of(plan, capacity),
             vocab: plan.vocab(),
             logits: plan.logits,
             logits_width: plan.slot(plan.logits).width.into(),
             ropes: plan.ropes.clone(),
             length: 0,
             arena,
-            host: PackedWeights::of(host_tables.iter().map(|(table, _)| table)),
             host_tables,
             loaded: false,
             buffers,
@@ -135,7 +134,6 @@ impl GpuExecutor {
     /// Checks that every record was written whole. Nothing runs before.
     pub fn finish(&mut self) -> Result<(), GpuError> {
         self.arena.finish()?;
-        self.host.finish()?;
         self.gpu.check("uploading weights")?;
         self.loaded = true;
         Ok(())
@@ -175,19 +173,30 @@ impl GpuExecutor {
         self.pipelines.count()
     }
 
+    /// Bytes of the KV cache, and of what short convolutions look back at.
+    pub fn cache_bytes(&self) -> u64 {
+        self.buffers.cache_bytes()
+    }
+
+    /// Whether a session can go back to `past` and read on from there.
+    pub fn remembers(&self, past: u32) -> bool {
+        self.memory.check(past).is_ok()
+    }
+
     /// Turns positions from now on as a text of `length` tokens needs it; what is cached is void where that differs.
     pub fn set_length(&mut self, length: u32) {
         self.length = length;
     }
 
-    /// Runs the plan over `tokens`, which stand at positions `past..`, and leaves their keys and values in the cache.
-    pub async fn forward(
+    /// Runs the plan over `inputs`, which stand at positions `past..`, and leaves their keys and values in the cache.
+    pub async fn forward<'a>(
         &mut self,
-        tokens: &[u32],
+        inputs: impl Into<Inputs<'a>>,
         past: u32,
         want: Want,
     ) -> Result<Output, GpuError> {
-        let live = self.begin(tokens, past, want)?;
+        let inputs = inputs.into();
+        let live = self.begin(inputs, past, want)?;
         match want {
             Want::Nothing => {
                 self.run(live, None)?;
@@ -211,20 +220,18 @@ impl GpuExecutor {
     /// Checks a call and writes what it is given.
     pub(super) fn begin(
         &mut self,
-        tokens: &[u32],
+        inputs: Inputs<'_>,
         past: u32,
         want: Want,
     ) -> Result<Live, GpuError> {
-        let live = self.live(tokens, past, want)?;
+        let live = self.live(inputs.tokens, past, want)?;
+        inputs.check(self.host_tables.iter().map(|(table, _)| table.columns))?;
+        self.memory.read_on(live)?;
         let turns: Vec<_> = self.ropes.iter().map(|rope| turns(rope, self.length, live)).collect();
-        self.buffers.write_inputs(&self.gpu.queue, live, tokens, &turns);
-        for (table, slot) in &self.host_tables {
-            let mut rows = vec![0f32; tokens.len() * table.columns as usize];
-            for (&token, row) in tokens.iter().zip(rows.chunks_mut(table.columns as usize)) {
-                self.host.row(table, token as usize, row);
-            }
+        self.buffers.write_inputs(&self.gpu.queue, live, inputs.tokens, &turns);
+        for ((_, slot), rows) in self.host_tables.iter().zip(inputs.rows) {
             let slot = self.buffers.slot(*slot);
-            self.gpu.queue.write_buffer(slot, 0, bytemuck::cast_slice(&rows));
+            self.gpu.queue.write_buffer(slot, 0, bytemuck::cast_slice(rows));
         }
         Ok(live)
     }
@@ -285,8 +292,9 @@ impl WeightSink for GpuExecutor {
     type Error = GpuError;
 
     fn write(&mut self, record: &RecordSpec, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
-        if self.host.holds(&record.name) {
-            return Ok(self.host.write(record, offset, bytes)?);
+        let mut on_host = self.host_tables.iter().flat_map(|(table, _)| table.storage.records());
+        if on_host.any(|held| held.name == record.name) {
+            return Ok(());
         }
         self.arena.write(&self.gpu, record, offset, bytes)
     }

@@ -10,7 +10,7 @@ use packlight_formats::{Dtype, RecordSpec};
 use super::caps::Caps;
 use super::error::{CapacityError, PlanError};
 use crate::executor::Capacity;
-use crate::plan::{Plan, PlanWeight, Rows};
+use crate::plan::{Cache, Plan, PlanWeight, Rows};
 
 /// The most a weight buffer gets, even where the device allows more: one huge allocation fails where several succeed.
 const BUFFER_BYTES: u64 = 256 << 20;
@@ -73,7 +73,7 @@ pub enum Placed {
     },
     /// f32 values, whatever the record's type.
     Vector(Region),
-    /// Not on the device: rows are looked up in host memory.
+    /// Not on the device: rows are given with the tokens.
     Host,
 }
 
@@ -227,21 +227,28 @@ fn cut_rows(rows: u32, row_bytes: u64, limit: u64) -> Option<Vec<(u32, u32)>> {
     Some(firsts.map(|first| (first, most.min(rows - first))).collect())
 }
 
-/// The largest sizes whose buffers the device can bind; other limits (memory, training) are not its matter.
-pub fn largest_capacity(plan: &Plan, caps: &Caps) -> Capacity {
+/// Rows of `width` f32 values that a binding holds.
+fn bindable_rows(width: u64, caps: &Caps) -> u32 {
     // Sizes are rounded up to sixteen bytes.
     let limit = caps.binding_bytes.min(caps.buffer_bytes) / 16 * 16;
-    let rows = |width: u64| u32::try_from(limit / (4 * width.max(1))).unwrap_or(u32::MAX);
-    let caches = plan.caches.iter().map(|c| u64::from(c.kv_heads) * u64::from(c.head_dim));
-    let slots = |of| {
-        plan.slots.iter().filter(move |slot| slot.rows == of).map(|slot| u64::from(slot.width))
+    u32::try_from(limit / (4 * width.max(1))).unwrap_or(u32::MAX)
+}
+
+/// The largest sizes whose buffers the device can bind; other limits (memory, training) are not its matter.
+pub fn largest_capacity(plan: &Plan, caps: &Caps) -> Capacity {
+    let rows = |width: u64| bindable_rows(width, caps);
+    // A ring does not grow with the context.
+    let caches = plan.caches.iter().filter(|cache| cache.window.is_none()).map(Cache::width);
+    let slots = |is_output: bool| {
+        let slots = plan.slots.iter().filter(move |s| (s.rows == Rows::Outputs) == is_output);
+        slots.map(|slot| u64::from(slot.rows.count(1, 1)) * u64::from(slot.width))
     };
     // Angles are a pair for half of the width that is turned.
     let ropes = plan.ropes.iter().map(|rope| u64::from(rope.width));
     Capacity {
         context: caches.map(rows).min().unwrap_or(u32::MAX),
-        chunk: slots(Rows::Tokens).chain(ropes).map(rows).min().unwrap_or(u32::MAX),
-        outputs: slots(Rows::Outputs).map(rows).min().unwrap_or(u32::MAX),
+        chunk: slots(false).chain(ropes).map(rows).min().unwrap_or(u32::MAX),
+        outputs: slots(true).map(rows).min().unwrap_or(u32::MAX),
     }
 }
 
@@ -254,10 +261,16 @@ pub(super) fn check_capacity(
     let Capacity { context, chunk, outputs } = capacity;
     let limit = caps.binding_bytes.min(caps.buffer_bytes);
     let fits = largest_capacity(plan, caps);
+    let caches = plan.caches.iter().map(|cache| (cache.positions(capacity), cache.width()));
+    let histories = plan.histories.iter().map(|h| (h.positions(capacity), u64::from(h.width)));
+    let too_long = caches.chain(histories).filter_map(|(positions, width)| {
+        let fits = bindable_rows(width, caps);
+        (positions > fits).then_some(fits)
+    });
     if context == 0 || chunk == 0 || outputs == 0 {
         Err(CapacityError::Empty { context, chunk, outputs })
-    } else if context > fits.context {
-        Err(CapacityError::Context { context, fits: fits.context, limit })
+    } else if let Some(fits) = too_long.min() {
+        Err(CapacityError::Context { context, fits, limit })
     } else if chunk > fits.chunk {
         Err(CapacityError::Chunk { chunk, fits: fits.chunk, limit })
     } else if outputs > fits.outputs {
@@ -270,7 +283,7 @@ pub(super) fn check_capacity(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Cache, SlotId};
+    use crate::plan::SlotId;
 
     const MIB: u64 = 1 << 20;
 
@@ -302,6 +315,7 @@ mod tests {
             slots: Vec::new(),
             weights: weights.collect(),
             caches: Vec::new(),
+            histories: Vec::new(),
             ropes: Vec::new(),
             steps: Vec::new(),
             logits: SlotId(0),
@@ -369,7 +383,7 @@ mod tests {
     #[test]
     fn a_capacity_that_cannot_be_bound_says_what_fits() {
         let mut plan = plan(&[]);
-        plan.caches.push(Cache { kv_heads: 8, head_dim: 128 });
+        plan.caches.push(Cache { kv_heads: 8, head_dim: 128, window: None });
         let error = check_capacity(
             &plan,
             &Caps::floor(),
@@ -377,5 +391,11 @@ mod tests {
         );
         let limit = 128 * MIB;
         assert_eq!(error, Err(CapacityError::Context { context: 40_000, fits: 32_768, limit }));
+        // A ring takes its window and a call, however long the context.
+        plan.caches[0].window = Some(4096);
+        let capacity = |chunk| Capacity { context: 1 << 20, chunk, outputs: 1 };
+        assert_eq!(check_capacity(&plan, &Caps::floor(), capacity(256)), Ok(()));
+        let error = check_capacity(&plan, &Caps::floor(), capacity(30_000));
+        assert!(matches!(error, Err(CapacityError::Context { fits: 32_768, .. })), "{error:?}");
     }
 }

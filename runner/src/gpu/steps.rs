@@ -2,13 +2,13 @@
 
 use super::error::GpuError;
 use super::executor::GpuExecutor;
-use crate::executor::{Live, Want};
-use crate::plan::{Left, Plan, Rows};
+use crate::executor::{Inputs, Live, Want};
+use crate::plan::{Left, Plan};
 
 impl GpuExecutor {
-    /// Begins a call that [`GpuExecutor::step`] goes on with: `tokens` at positions `past..`, logits wanted of all.
-    pub fn begin_steps(&mut self, tokens: &[u32], past: u32) -> Result<Live, GpuError> {
-        self.begin(tokens, past, Want::AllLogits)
+    /// Begins a call that [`GpuExecutor::step`] goes on with: its inputs at positions `past..`, logits wanted of all.
+    pub fn begin_steps(&mut self, inputs: Inputs<'_>, past: u32) -> Result<Live, GpuError> {
+        self.begin(inputs, past, Want::AllLogits)
     }
 
     /// Runs the next step of a call and returns what it leaves: a slot's rows in use, or keys and then values of the
@@ -23,10 +23,7 @@ impl GpuExecutor {
         let (parts, floats) = match plan.steps[step].op.leaves() {
             Left::Slot(id) => {
                 let slot = plan.slot(id);
-                let rows = match slot.rows {
-                    Rows::Tokens => live.tokens,
-                    Rows::Outputs => live.outputs,
-                };
+                let rows = slot.rows.count(live.tokens, live.outputs);
                 (vec![self.buffers.slot(id).clone()], u64::from(rows) * u64::from(slot.width))
             }
             Left::Cache(id) => {
@@ -34,6 +31,11 @@ impl GpuExecutor {
                 let width = u64::from(cache.kv_heads) * u64::from(cache.head_dim);
                 let parts = self.buffers.cache(id).map(Clone::clone).to_vec();
                 (parts, u64::from(live.past + live.tokens) * width)
+            }
+            Left::History(id) => {
+                let width = u64::from(plan.histories[id.0].width);
+                let ring = self.buffers.history(id).clone();
+                (vec![ring], u64::from(live.past + live.tokens) * width)
             }
         };
         let mut values = Vec::new();

@@ -24,9 +24,9 @@ struct Args {
 @group(0) @binding(1) var<uniform> args: Args;
 // [T, stride], queries in columns offset.. of heads * head_dim
 @group(0) @binding(2) var<storage, read> q: array<f32>;
-// [positions, kv_heads, head_dim]
+// [positions, kv_heads, head_dim], a ring: position p is in row p % positions.
 @group(0) @binding(3) var<storage, read> keys: array<f32>;
-// [positions, kv_heads, head_dim]
+// [positions, kv_heads, head_dim], the same
 @group(0) @binding(4) var<storage, read> values: array<f32>;
 // [T, heads, head_dim]
 @group(0) @binding(5) var<storage, read_write> out: array<f32>;
@@ -78,6 +78,7 @@ fn attend(
         return;
     }
     let kv_stride = args.kv_heads * args.head_dim;
+    let positions = arrayLength(&keys) / kv_stride;
     let kv_head = head / (args.heads / args.kv_heads) * args.head_dim;
     let q_start = t * args.stride + args.offset + head * args.head_dim;
     for (var d = lane; d < args.head_dim; d += BLOCK) {
@@ -99,7 +100,7 @@ fn attend(
         let position = base + lane;
         var score = -1e30;
         if position < end {
-            let row = position * kv_stride + kv_head;
+            let row = position % positions * kv_stride + kv_head;
             score = 0.0;
             for (var d = 0u; d < args.head_dim; d++) {
                 score += query[d] * keys[row + d];
@@ -118,12 +119,16 @@ fn attend(
         // The barriers of the sum also publish `weights`.
         total = total * fade + block_sum(lane, weight);
         let count = min(BLOCK, end - base);
+        let base_row = base % positions;
         for (var i = 0u; i < SUMS; i++) {
             let d = i * BLOCK + lane;
             if d < args.head_dim {
                 var sum = 0.0;
                 for (var j = 0u; j < count; j++) {
-                    sum += weights[j] * values[(base + j) * kv_stride + kv_head + d];
+                    // No more are seen than the ring has, so it wraps once at most.
+                    let row = base_row + j;
+                    let wrapped = select(row, row - positions, row >= positions);
+                    sum += weights[j] * values[wrapped * kv_stride + kv_head + d];
                 }
                 sums[i] = sums[i] * fade + sum;
             }

@@ -6,7 +6,9 @@
 mod argmax;
 mod attend;
 mod choice;
+mod conv;
 mod elementwise;
+mod experts;
 mod gather;
 mod grid;
 mod matmul;
@@ -25,7 +27,7 @@ use packlight_formats::quant::Order;
 
 use crate::executor::Live;
 use crate::gpu::{Caps, Piece, Placed, Placement, PlanError, Scales, Words};
-use crate::plan::{CacheId, Op, Plan, RopeIndex, Rows, SlotId, WeightId};
+use crate::plan::{CacheId, HistoryId, Op, Plan, RopeIndex, Rows, SlotId, WeightId};
 
 /// Every kernel. Where an operation has several, the first that a device can and may use is taken, so the best come
 /// first.
@@ -46,6 +48,12 @@ pub const KERNELS: &[Kernel] = &[
     rope::ROPE,
     store_kv::STORE_KV,
     attend::ATTEND,
+    experts::ROUTE,
+    experts::EXPERT_MATMUL,
+    experts::EXPERT_MATMUL_PLAIN,
+    experts::MIX,
+    conv::STORE_PRODUCT,
+    conv::CONVOLVE,
     elementwise::GATE,
     elementwise::ADD,
     elementwise::SCALE,
@@ -103,6 +111,12 @@ pub enum KernelOp {
     Rope,
     StoreKv,
     Attend,
+    Route,
+    ExpertMatmul,
+    ExpertMatmulPlain,
+    Mix,
+    StoreProduct,
+    Convolve,
     Gate,
     Add,
     Scale,
@@ -157,6 +171,8 @@ pub enum Resource {
     Vector(WeightId),
     Keys(CacheId),
     Values(CacheId),
+    /// `[positions, width]`.
+    History(HistoryId),
     /// `[tokens, width / 2]` cosines and sines.
     Turns(RopeIndex),
     /// `[tokens]` ids.
@@ -184,10 +200,7 @@ impl Work {
 
     /// The workgroups of a call with these lengths; `None` where it has nothing to do.
     pub fn workgroups(&self, live: Live) -> Option<u64> {
-        let rows = match self.rows {
-            Rows::Tokens => live.tokens,
-            Rows::Outputs => live.outputs,
-        };
+        let rows = self.rows.count(live.tokens, live.outputs);
         let applies = self.applies.contains(&rows);
         applies.then(|| u64::from(rows.div_ceil(self.tile)) * u64::from(self.groups))
     }
@@ -214,6 +227,17 @@ pub fn lower(plan: &Plan, placement: &Placement, caps: &Caps) -> Result<Vec<Call
             Op::Attend { q, cache, scale, softcap, window, out } => {
                 let scores = attend::Scores { scale, softcap, window };
                 calls.push(attend::call(site, q, cache, scores, out)?);
+            }
+            Op::Route { logits, normalised, experts, shares } => {
+                calls.push(experts::route(site, logits, normalised, [experts, shares])?);
+            }
+            Op::ExpertMatmul { x, experts, weight, bias, out } => {
+                calls.extend(experts::matmul(site, x, experts, (weight, bias), out)?);
+            }
+            Op::Mix { x, shares, out } => calls.push(experts::mix(site, x, shares, out)?),
+            Op::StoreProduct { x, by, history } => calls.push(conv::store(site, x, by, history)?),
+            Op::Convolve { history, kernel, bias, gate, out } => {
+                calls.push(conv::convolve(site, history, kernel, bias, gate, out)?);
             }
             Op::Gate { gate, up, activation, out } => {
                 calls.push(elementwise::gate(site, gate, up, activation, out)?);
@@ -318,8 +342,9 @@ impl<'a> Site<'a> {
 /// What `live_rows` in prelude.wgsl takes.
 fn rows_of(rows: Rows) -> u32 {
     match rows {
-        Rows::Tokens => 0,
+        Rows::Tokens | Rows::PerToken(1) => 0,
         Rows::Outputs => 1,
+        Rows::PerToken(count) => count,
     }
 }
 

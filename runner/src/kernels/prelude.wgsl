@@ -12,9 +12,12 @@ struct Live {
 // Threads of a workgroup: what the kernel wants, or less where the device allows less. A power of two, at least 64.
 override THREADS: u32;
 
-// The rows in use of a slot whose rows are tokens (`rows_of` = 0) or outputs (1).
+// The rows in use of a slot whose rows are tokens (`rows_of` = 0), outputs (1) or so many for each token (from 2 on).
 fn live_rows(rows_of: u32) -> u32 {
-    return select(live.tokens, live.outputs, rows_of == 1u);
+    if rows_of == 1u {
+        return live.outputs;
+    }
+    return live.tokens * max(rows_of, 1u);
 }
 
 // The inverse of `grid::fold`: which unit of work this workgroup has. The last few may be past the end.

@@ -1,4 +1,4 @@
-// Turns the pairs (i, i + pairs) of every head by the angle of the token's position and of i, in place.
+// Turns the pairs of every head by the angle of the token's position and of the pair, in place.
 
 struct Args {
     heads: u32,
@@ -6,6 +6,9 @@ struct Args {
     offset: u32,
     stride: u32,
     pairs: u32,
+    // From one pair to the next, and between the values of one: 1 and `pairs`, or 2 and 1.
+    step: u32,
+    gap: u32,
 }
 
 @group(0) @binding(1) var<uniform> args: Args;
@@ -27,8 +30,8 @@ fn rope(
     }
     let i = at.column % pairs;
     let head = at.column / pairs;
-    let first = at.row * args.stride + args.offset + head * args.head_dim + i;
-    let second = first + pairs;
+    let first = at.row * args.stride + args.offset + head * args.head_dim + i * args.step;
+    let second = first + args.gap;
     let turn = turns[at.row * pairs + i];
     let a = x[first];
     let b = x[second];

@@ -1,4 +1,4 @@
-// Copies the keys and values of this call's tokens to their positions in the cache.
+// Copies the keys and values of this call's tokens to their positions in the cache, a ring of rows.
 
 struct Args {
     width: u32,
@@ -28,7 +28,8 @@ fn store_kv(
     if at.row >= live.tokens || at.column >= args.width {
         return;
     }
-    let target_index = (live.past + at.row) * args.width + at.column;
+    let positions = arrayLength(&keys) / args.width;
+    let target_index = (live.past + at.row) % positions * args.width + at.column;
     keys[target_index] = k[at.row * args.k_stride + args.k_offset + at.column];
     values[target_index] = v[at.row * args.v_stride + args.v_offset + at.column];
 }

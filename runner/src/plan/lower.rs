@@ -1,21 +1,21 @@
 //! A model description becomes a plan. Written out by hand, block by block: this is where the forward pass can be read.
 
 use packlight_formats::model::{
-    Attention, Head, Layer, Linear, Mlp, Model, Norm, Norms, PerLayerInput, PerLayerInputs,
-    Projections, Weight,
+    Attention, Experts, Gated, Head, Layer, Linear, Mixer, Mlp, Model, Norm, Norms, PerLayerInput,
+    PerLayerInputs, Projections, Role, ShortConv, Weight,
 };
 use packlight_formats::quant::Assignment;
 
 use super::{
-    Cache, CacheId, Columns, Factor, Heads, Op, Plan, PlanWeight, RopeIndex, Rows, Slot, SlotId,
-    Step, WeightId,
+    Cache, CacheId, Columns, Factor, Heads, History, HistoryId, Op, Plan, PlanWeight, RopeIndex,
+    Rows, Slot, SlotId, Step, WeightId,
 };
 
 impl Plan {
     /// The plan of a model whose weights are stored as `assignment` says.
     pub fn lower(model: &Model, assignment: &Assignment) -> Self {
         let (plan, place) = (Self::empty(model), "embedding".into());
-        let mut lower = Lower { assignment, plan, place, caches: Vec::new() };
+        let mut lower = Lower { assignment, plan, place, caches: Vec::new(), window: None };
         lower.model(model);
         lower.plan
     }
@@ -25,6 +25,7 @@ impl Plan {
             slots: Vec::new(),
             weights: Vec::new(),
             caches: Vec::new(),
+            histories: Vec::new(),
             ropes: model.ropes.clone(),
             steps: Vec::new(),
             logits: SlotId(0),
@@ -44,8 +45,10 @@ struct Lower<'a> {
     assignment: &'a Assignment,
     plan: Plan,
     place: String,
-    /// The caches that layers read, theirs or others', by layer.
-    caches: Vec<CacheId>,
+    /// The caches that layers read, theirs or others', by layer; `None` where a layer does not attend.
+    caches: Vec<Option<CacheId>>,
+    /// What the cache of the current layer is looked at through.
+    window: Option<u32>,
 }
 
 impl Lower<'_> {
@@ -56,6 +59,7 @@ impl Lower<'_> {
         self.scale(x, model.embed_scale);
         let inputs = model.per_layer_inputs.as_ref().map(|inputs| self.per_layer_inputs(inputs, x));
         for (i, layer) in (0..).zip(&model.layers) {
+            self.window = model.cache_window(i as usize);
             self.layer(i, layer, x, model.residual_scale);
             if let (Some(input), Some((inputs, width))) = (&layer.per_layer_input, inputs) {
                 self.per_layer_input(input, Columns { slot: inputs, offset: i * width }, x);
@@ -89,15 +93,22 @@ impl Lower<'_> {
     }
 
     fn layer(&mut self, i: u32, layer: &Layer, x: SlotId, residual_scale: Option<f32>) {
-        self.place = format!("layer {i} attention");
-        let read = self.pre_norm(&layer.attention_norms, x);
+        let kind = if layer.mixer.attention().is_some() { "attention" } else { "conv" };
+        self.place = format!("layer {i} {kind}");
+        let read = self.pre_norm(&layer.mixer_norms, x);
         let y = self.slot("y", Rows::Tokens, self.plan.slot(x).width);
-        self.attention(&layer.attention, read, y);
-        self.add(&layer.attention_norms, x, y, residual_scale);
+        match &layer.mixer {
+            Mixer::Attention(attention) => self.attention(attention, read, y),
+            Mixer::ShortConv(conv) => self.short_conv(conv, read, y),
+        }
+        self.add(&layer.mixer_norms, x, y, residual_scale);
 
         self.place = format!("layer {i} mlp");
         let read = self.pre_norm(&layer.mlp_norms, x);
-        self.mlp(&layer.mlp, read, y);
+        match &layer.mlp {
+            Mlp::Gated(gated) => self.gated(gated, read, y),
+            Mlp::Experts(experts) => self.experts(experts, read, y),
+        }
         self.add(&layer.mlp_norms, x, y, residual_scale);
         self.place = format!("layer {i} output");
     }
@@ -134,7 +145,7 @@ impl Lower<'_> {
             KeysValues::New(k, v) => self.store(attention, k, v),
             KeysValues::Cached(cache) => cache,
         };
-        self.caches.push(cache);
+        self.caches.push(Some(cache));
         let mixed = self.slot("mixed", Rows::Tokens, heads * head_dim);
         self.push(Op::Attend { q, cache, scale, softcap, window, out: mixed });
         self.linear(&attention.out, mixed, out);
@@ -166,7 +177,10 @@ impl Lower<'_> {
                 (q, KeysValues::New(k, Heads { slot, ..k }))
             }
             Projections::Shared { q, with } => {
-                (part("q", q, heads), KeysValues::Cached(self.caches[*with as usize]))
+                let q = part("q", q, heads);
+                let cache = self.caches[*with as usize];
+                let cache = cache.unwrap_or_else(|| unreachable!("owners in a valid model attend"));
+                (q, KeysValues::Cached(cache))
             }
         }
     }
@@ -181,7 +195,7 @@ impl Lower<'_> {
             self.push(Op::HeadNorm { x: v, weight: None, eps });
         }
         self.rope(attention, k);
-        self.plan.caches.push(Cache { kv_heads, head_dim });
+        self.plan.caches.push(Cache { kv_heads, head_dim, window: self.window });
         let cache = CacheId(self.plan.caches.len() - 1);
         self.push(Op::StoreKv { k, v, cache });
         cache
@@ -193,7 +207,23 @@ impl Lower<'_> {
         }
     }
 
-    fn mlp(&mut self, mlp: &Mlp, x: SlotId, out: SlotId) {
+    fn short_conv(&mut self, conv: &ShortConv, x: SlotId, out: SlotId) {
+        let width = self.plan.slot(x).width;
+        let slot = self.slot("conv_in", Rows::Tokens, 3 * width);
+        self.linear(&conv.input, x, slot);
+        let part = |i| Columns { slot, offset: i * width };
+        self.plan.histories.push(History { width, window: conv.length() });
+        let history = HistoryId(self.plan.histories.len() - 1);
+        self.push(Op::StoreProduct { x: part(2), by: part(0), history });
+        let kernel = self.weight(&conv.kernel);
+        let bias = conv.bias.as_ref().map(|bias| self.weight(bias));
+        let convolved = self.slot("convolved", Rows::Tokens, width);
+        self.push(Op::Convolve { history, kernel, bias, gate: part(1), out: convolved });
+        self.linear(&conv.output, convolved, out);
+        self.caches.push(None);
+    }
+
+    fn gated(&mut self, mlp: &Gated, x: SlotId, out: SlotId) {
         let width = u32_of(mlp.down.weight.columns());
         let slot = self.slot("gate_up", Rows::Tokens, 2 * width);
         let gated = self.slot("gated", Rows::Tokens, width);
@@ -201,6 +231,32 @@ impl Lower<'_> {
         let (gate, up) = (Columns { slot, offset: 0 }, Columns { slot, offset: width });
         self.push(Op::Gate { gate, up, activation: mlp.activation, out: gated });
         self.linear(&mlp.down, gated, out);
+    }
+
+    fn experts(&mut self, mlp: &Experts, x: SlotId, out: SlotId) {
+        let Experts { per_token, normalised, activation, .. } = *mlp;
+        let (count, width) = (u32_of(mlp.router.weight.rows()), u32_of(mlp.down.weight.columns()));
+        let logits = self.slot("router", Rows::Tokens, count);
+        let experts = self.slot("experts", Rows::Tokens, per_token);
+        let shares = self.slot("shares", Rows::Tokens, per_token);
+        self.linear(&mlp.router, x, logits);
+        self.push(Op::Route { logits, normalised, experts, shares });
+
+        let rows = Rows::PerToken(per_token);
+        let slot = self.slot("expert_gate_up", rows, 2 * width);
+        let gated = self.slot("expert_gated", rows, width);
+        let each = self.slot("expert_out", rows, self.plan.slot(x).width);
+        self.expert_linear(&mlp.gate_up, x, experts, slot);
+        let (gate, up) = (Columns { slot, offset: 0 }, Columns { slot, offset: width });
+        self.push(Op::Gate { gate, up, activation, out: gated });
+        self.expert_linear(&mlp.down, gated, experts, each);
+        self.push(Op::Mix { x: each, shares, out });
+    }
+
+    fn expert_linear(&mut self, linear: &Linear, x: SlotId, experts: SlotId, out: SlotId) {
+        let weight = self.weight(&linear.weight);
+        let bias = linear.bias.as_ref().map(|bias| self.weight(bias));
+        self.push(Op::ExpertMatmul { x, experts, weight, bias, out });
     }
 
     /// Computes what every layer is told of a token: a slot, and how wide a layer's part of it is.
@@ -271,10 +327,15 @@ impl Lower<'_> {
     }
 
     fn weight(&mut self, weight: &Weight) -> WeightId {
+        let (rows, columns) = match weight.role {
+            // Whatever its shape, it is never taken apart.
+            Role::Vector => (weight.rows() * weight.columns(), 1),
+            _ => (weight.rows(), weight.columns()),
+        };
         self.plan.weights.push(PlanWeight {
             name: weight.name.clone(),
-            rows: u32_of(weight.rows()),
-            columns: u32_of(weight.columns()),
+            rows: u32_of(rows),
+            columns: u32_of(columns),
             storage: self.assignment.storage(weight),
         });
         WeightId(self.plan.weights.len() - 1)

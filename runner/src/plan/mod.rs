@@ -7,10 +7,11 @@ mod lower;
 mod print;
 mod uses;
 
-use packlight_formats::model::Activation;
+use packlight_formats::model::{Activation, cache_positions};
 use packlight_formats::quant::Storage;
 use packlight_formats::rope::Rope;
 
+use crate::executor::Capacity;
 pub use uses::Left;
 
 /// Index into [`Plan::slots`].
@@ -22,6 +23,9 @@ pub struct WeightId(pub usize);
 /// Index into [`Plan::caches`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CacheId(pub usize);
+/// Index into [`Plan::histories`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HistoryId(pub usize);
 /// Index into [`Plan::ropes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RopeIndex(pub usize);
@@ -35,6 +39,8 @@ pub struct Plan {
     pub weights: Vec<PlanWeight>,
     /// One per attention layer that stores keys and values.
     pub caches: Vec<Cache>,
+    /// One per short convolution.
+    pub histories: Vec<History>,
     /// Rotary tables.
     pub ropes: Vec<Rope>,
     /// The list.
@@ -59,6 +65,19 @@ pub enum Rows {
     Tokens,
     /// The last tokens of the call, those whose logits are wanted: one, or all.
     Outputs,
+    /// So many for each token of the call, one after the other: a token's experts.
+    PerToken(u32),
+}
+
+impl Rows {
+    /// The count where a call has so many tokens and outputs.
+    pub fn count(self, tokens: u32, outputs: u32) -> u32 {
+        match self {
+            Self::Tokens => tokens,
+            Self::Outputs => outputs,
+            Self::PerToken(count) => tokens * count,
+        }
+    }
 }
 
 /// A weight `[rows, columns]` (a vector has `columns` 1) and the records that hold it.
@@ -75,6 +94,35 @@ pub struct PlanWeight {
 pub struct Cache {
     pub kv_heads: u32,
     pub head_dim: u32,
+    /// Where nothing looks back further, the arrays are rings.
+    pub window: Option<u32>,
+}
+
+impl Cache {
+    /// Rows of its arrays; position `p` is in row `p % positions`.
+    pub fn positions(&self, capacity: Capacity) -> u32 {
+        cache_positions(self.window, capacity.context, capacity.chunk)
+    }
+
+    /// Values of a position in either array.
+    pub fn width(&self) -> u64 {
+        u64::from(self.kv_heads) * u64::from(self.head_dim)
+    }
+}
+
+/// What a short convolution looks back at: `[positions, width]`, a ring.
+#[derive(Clone, Copy, Debug)]
+pub struct History {
+    pub width: u32,
+    /// Positions that it sees, the current one included.
+    pub window: u32,
+}
+
+impl History {
+    /// Rows of the ring; position `p` is in row `p % positions`.
+    pub fn positions(&self, capacity: Capacity) -> u32 {
+        cache_positions(Some(self.window), capacity.context, capacity.chunk)
+    }
 }
 
 /// `heads` runs of `head_dim` values, starting at column `offset` of each row of a slot.
@@ -123,7 +171,7 @@ pub enum Op {
     HeadNorm { x: Heads, weight: Option<WeightId>, eps: f32 },
     /// `out[t, n] = sum_k x[t, k] * weight[n, k] + bias[n]`; `weight` is `[N, K]`, `bias` is `[N]`.
     Matmul { x: SlotId, weight: WeightId, bias: Option<WeightId>, out: SlotId },
-    /// Turns the pairs `(i, i + width/2)` of each head by `position * inv_freq[i]`, in place.
+    /// Turns the pairs of each head by `position * inv_freq[i]`, in place.
     Rope { x: Heads, rope: RopeIndex },
     /// Writes the keys and values of this call's tokens at their positions.
     StoreKv { k: Heads, v: Heads, cache: CacheId },
@@ -134,6 +182,32 @@ pub enum Op {
         scale: f32,
         softcap: Option<f32>,
         window: Option<u32>,
+        out: SlotId,
+    },
+    /// The `K` most probable experts of each row of `logits` `[T, experts]`, the most probable first, and their shares:
+    /// probabilities of a softmax, which add up to 1 where they are `normalised`. Both are `[T, K]`; experts are numbers
+    /// in f32.
+    Route { logits: SlotId, normalised: bool, experts: SlotId, shares: SlotId },
+    /// `out[r, n] = sum_k x[r, k] * weight[e, n, k] + bias[e, n]`, where row `r` is number `r % K` of token `r / K` and `e`
+    /// its expert. Where `x` has a row for each token only, its experts share that. `weight` is `[experts, N, K]`.
+    ExpertMatmul {
+        x: SlotId,
+        experts: SlotId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+        out: SlotId,
+    },
+    /// `out[t, :] = sum_k shares[t, k] * x[t * K + k, :]`.
+    Mix { x: SlotId, shares: SlotId, out: SlotId },
+    /// Writes `x * by` of this call's tokens at their positions.
+    StoreProduct { x: Columns, by: Columns, history: HistoryId },
+    /// `out[t, c] = gate[t, c] * (bias[c] + sum_j kernel[c, j] * history[position - window + 1 + j, c])`; `kernel` is
+    /// `[width * window]`, and what comes before the first position is zero.
+    Convolve {
+        history: HistoryId,
+        kernel: WeightId,
+        bias: Option<WeightId>,
+        gate: Columns,
         out: SlotId,
     },
     /// `out[t, i] = act(gate[t, i]) * up[t, i]`.
@@ -177,9 +251,24 @@ impl Plan {
         })
     }
 
+    /// Whether a record belongs to a table that stays on the host.
+    pub fn is_on_host(&self, record: &str) -> bool {
+        let mut records = self.host_tables().flat_map(|(id, _)| self.weight(id).storage.records());
+        records.any(|held| held.name == record)
+    }
+
     /// Texts longer than this need other rotary tables, and the keys of their beginning with them.
     pub fn turning_point(&self) -> Option<u32> {
         self.ropes.iter().filter_map(Rope::turning_point).min()
+    }
+
+    /// By how many positions a session can go back and read on from there: `None` for all of them, which rings forget.
+    pub fn reach(&self, capacity: Capacity) -> Option<u32> {
+        let rings = self.caches.iter().filter(|cache| cache.positions(capacity) < capacity.context);
+        let rings = rings.filter_map(|ring| Some((ring.positions(capacity), ring.window?)));
+        let histories = self.histories.iter().map(|ring| (ring.positions(capacity), ring.window));
+        let histories = histories.filter(|(positions, _)| *positions < capacity.context);
+        rings.chain(histories).map(|(positions, window)| positions + 1 - window).min()
     }
 
     pub fn cache(&self, id: CacheId) -> &Cache {

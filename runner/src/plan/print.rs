@@ -2,12 +2,20 @@
 
 use std::fmt::{Display, Formatter, Result};
 
-use super::{Columns, Factor, Heads, Left, Op, Plan, Rows, SlotId, WeightId};
+use super::{Columns, Factor, Heads, History, Left, Op, Plan, Rows, SlotId, WeightId};
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         for (i, cache) in self.caches.iter().enumerate() {
-            writeln!(f, "cache {i}: [positions, {}, {}] x 2", cache.kv_heads, cache.head_dim)?;
+            let (kv_heads, head_dim) = (cache.kv_heads, cache.head_dim);
+            let positions = match cache.window {
+                Some(window) => format!("window {window}"),
+                None => "positions".into(),
+            };
+            writeln!(f, "cache {i}: [{positions}, {kv_heads}, {head_dim}] x 2")?;
+        }
+        for (i, History { width, window }) in self.histories.iter().enumerate() {
+            writeln!(f, "history {i}: [window {window}, {width}]")?;
         }
         for step in &self.steps {
             writeln!(f, "{:<20} {}", step.place, Line(self, &step.op))?;
@@ -36,6 +44,7 @@ impl Plan {
         match left {
             Left::Slot(slot) => self.slot_text(slot),
             Left::Cache(cache) => format!("cache {}", cache.0),
+            Left::History(history) => format!("history {}", history.0),
         }
     }
 
@@ -82,12 +91,37 @@ impl Plan {
                 write!(f, " -> {}", slot(*out))
             }
             Op::Gate { gate, up, activation, out } => {
-                let columns = |x: &Columns| {
-                    let end = x.offset + self.slot(*out).width;
-                    format!("{}[{}..{end}]", self.slot(x.slot).name, x.offset)
-                };
-                let (gate, up) = (columns(gate), columns(up));
+                let width = self.slot(*out).width;
+                let (gate, up) = (self.columns_text(*gate, width), self.columns_text(*up, width));
                 write!(f, "gate      {activation:?} {gate} * {up} -> {}", slot(*out))
+            }
+            Op::Route { logits, normalised, experts, shares } => {
+                let kind = if *normalised { " normalised" } else { "" };
+                let (logits, experts, shares) = (slot(*logits), slot(*experts), slot(*shares));
+                write!(f, "route     {logits}{kind} -> {experts}, {shares}")
+            }
+            Op::ExpertMatmul { x, experts, weight: w, bias, out } => {
+                write!(f, "experts   {} @ {}", slot(*x), weight(*w))?;
+                if let Some(bias) = bias {
+                    write!(f, " + {}", weight(*bias))?;
+                }
+                write!(f, " of {} -> {}", slot(*experts), slot(*out))
+            }
+            Op::Mix { x, shares, out } => {
+                write!(f, "mix       {} by {} -> {}", slot(*x), slot(*shares), slot(*out))
+            }
+            Op::StoreProduct { x, by, history } => {
+                let width = self.histories[history.0].width;
+                let (x, by) = (self.columns_text(*x, width), self.columns_text(*by, width));
+                write!(f, "store     {x} * {by} -> history {}", history.0)
+            }
+            Op::Convolve { history, kernel, bias, gate, out } => {
+                write!(f, "convolve  history {} by {}", history.0, weight(*kernel))?;
+                if let Some(bias) = bias {
+                    write!(f, " + {}", weight(*bias))?;
+                }
+                let gate = self.columns_text(*gate, self.slot(*out).width);
+                write!(f, " * {gate} -> {}", slot(*out))
             }
             Op::Add { x, y, scale: None } => {
                 write!(f, "add       {} += {}", slot(*x), slot(*y))
@@ -109,10 +143,15 @@ impl Plan {
     fn slot_text(&self, id: SlotId) -> String {
         let slot = self.slot(id);
         let rows = match slot.rows {
-            Rows::Tokens => "tokens",
-            Rows::Outputs => "outputs",
+            Rows::Tokens => "tokens".into(),
+            Rows::Outputs => "outputs".into(),
+            Rows::PerToken(count) => format!("{count} x tokens"),
         };
         format!("{}[{rows}, {}]", slot.name, slot.width)
+    }
+
+    fn columns_text(&self, x: Columns, width: u32) -> String {
+        format!("{}[{}..{}]", self.slot(x.slot).name, x.offset, x.offset + width)
     }
 
     fn weight_text(&self, id: WeightId) -> String {

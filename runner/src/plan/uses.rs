@@ -1,6 +1,6 @@
 //! What each operation needs and leaves: for those who run a plan in parts.
 
-use super::{CacheId, Factor, Op, Plan, SlotId, WeightId};
+use super::{CacheId, Factor, HistoryId, Op, Plan, SlotId, WeightId};
 
 /// What a step leaves for later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,6 +8,8 @@ pub enum Left {
     Slot(SlotId),
     /// Keys and values of this call's tokens.
     Cache(CacheId),
+    /// What a short convolution looks back at, with this call's tokens.
+    History(HistoryId),
 }
 
 impl Op {
@@ -19,11 +21,18 @@ impl Op {
                 vec![weight]
             }
             Self::HeadNorm { weight, .. } => weight.into_iter().collect(),
-            Self::Matmul { weight, bias, .. } => std::iter::once(weight).chain(bias).collect(),
+            Self::Matmul { weight, bias, .. }
+            | Self::ExpertMatmul { weight, bias, .. }
+            | Self::Convolve { kernel: weight, bias, .. } => {
+                std::iter::once(weight).chain(bias).collect()
+            }
             Self::Scale { by: Factor::Constant(_), .. }
             | Self::Rope { .. }
             | Self::StoreKv { .. }
             | Self::Attend { .. }
+            | Self::Route { .. }
+            | Self::Mix { .. }
+            | Self::StoreProduct { .. }
             | Self::Gate { .. }
             | Self::Add { .. }
             | Self::Softcap { .. }
@@ -39,7 +48,13 @@ impl Op {
             | Self::Matmul { x, .. }
             | Self::Scale { x, .. }
             | Self::Softcap { x, .. }
+            | Self::Route { logits: x, .. }
             | Self::Copy { x, .. } => vec![x],
+            Self::ExpertMatmul { x, experts: chosen, .. } | Self::Mix { x, shares: chosen, .. } => {
+                vec![x, chosen]
+            }
+            Self::StoreProduct { x, by, .. } => vec![x.slot, by.slot],
+            Self::Convolve { gate, .. } => vec![gate.slot],
             Self::HeadNorm { x, .. } | Self::Rope { x, .. } | Self::Attend { q: x, .. } => {
                 vec![x.slot]
             }
@@ -49,22 +64,27 @@ impl Op {
         }
     }
 
-    /// The slot that it writes whole, whatever was there.
-    pub fn overwrites(&self) -> Option<SlotId> {
+    /// The slots that it writes whole, whatever was there.
+    pub fn overwrites(&self) -> Vec<SlotId> {
         match *self {
+            Self::Route { experts, shares, .. } => vec![experts, shares],
             Self::Gather { out, .. }
             | Self::HostGather { out, .. }
             | Self::RmsNorm { out, .. }
             | Self::Matmul { out, .. }
             | Self::Attend { out, .. }
+            | Self::ExpertMatmul { out, .. }
+            | Self::Mix { out, .. }
+            | Self::Convolve { out, .. }
             | Self::Gate { out, .. }
-            | Self::Copy { out, .. } => Some(out),
+            | Self::Copy { out, .. } => vec![out],
             Self::HeadNorm { .. }
             | Self::Rope { .. }
             | Self::StoreKv { .. }
+            | Self::StoreProduct { .. }
             | Self::Add { .. }
             | Self::Scale { .. }
-            | Self::Softcap { .. } => None,
+            | Self::Softcap { .. } => Vec::new(),
         }
     }
 
@@ -76,11 +96,16 @@ impl Op {
             | Self::RmsNorm { out, .. }
             | Self::Matmul { out, .. }
             | Self::Attend { out, .. }
+            | Self::ExpertMatmul { out, .. }
+            | Self::Mix { out, .. }
+            | Self::Convolve { out, .. }
             | Self::Gate { out, .. }
             | Self::Copy { out, .. } => Left::Slot(out),
+            Self::Route { shares, .. } => Left::Slot(shares),
             Self::HeadNorm { x, .. } | Self::Rope { x, .. } => Left::Slot(x.slot),
             Self::Add { x, .. } | Self::Scale { x, .. } | Self::Softcap { x, .. } => Left::Slot(x),
             Self::StoreKv { cache, .. } => Left::Cache(cache),
+            Self::StoreProduct { history, .. } => Left::History(history),
         }
     }
 
@@ -108,6 +133,11 @@ impl Plan {
             Op::Matmul { weight, .. } => {
                 let weight = self.weight(weight);
                 u64::from(weight.rows) * u64::from(weight.columns)
+            }
+            Op::ExpertMatmul { experts, weight, out, .. } => {
+                let chosen = u64::from(self.slot(experts).width);
+                let rows = u64::from(self.slot(out).width) / chosen.max(1);
+                chosen * rows * u64::from(self.weight(weight).columns)
             }
             _ => 0,
         }

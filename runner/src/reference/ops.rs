@@ -1,6 +1,7 @@
 //! The operations of a plan in plain f32. Rows are tokens; a matrix `[rows, width]` is a slice, row after row.
 
 use packlight_formats::model::Activation;
+use packlight_formats::rope::Pairing;
 use rayon::prelude::*;
 
 /// Where the heads of a row are: `heads` runs of `head_dim` values starting at column `offset` of rows `width` wide.
@@ -86,24 +87,39 @@ pub fn matmul(
     });
 }
 
-/// Turns the pairs `(i, i + pairs)` of each head by `(past + t) * inv_freq[i]`, and stretches them by `factor`.
-/// `inv_freq` has `pairs` entries; what follows the pairs stays as it is.
-pub fn rope(x: &mut [f32], view: HeadView, inv_freq: &[f32], factor: f32, past: usize) {
-    let pairs = inv_freq.len();
+/// How pairs of values are turned.
+#[derive(Clone, Copy, Debug)]
+pub struct Turning<'a> {
+    /// Radians per position, one for each pair; what follows the pairs stays as it is.
+    pub inv_freq: &'a [f32],
+    /// What pairs are stretched by.
+    pub factor: f32,
+    pub pairing: Pairing,
+    /// Positions before this call.
+    pub past: usize,
+}
+
+/// Turns the pairs of each head by `(past + t) * inv_freq[i]`.
+pub fn rope(x: &mut [f32], view: HeadView, turning: Turning<'_>) {
+    let Turning { inv_freq, factor, pairing, past } = turning;
     for (t, head) in view.each_mut(x) {
-        let (first, second) = head[..2 * pairs].split_at_mut(pairs);
-        for ((a, b), freq) in first.iter_mut().zip(second).zip(inv_freq) {
+        for (i, freq) in inv_freq.iter().enumerate() {
             let (sin, cos) = ((past + t) as f32 * freq).sin_cos();
             let (sin, cos) = (sin * factor, cos * factor);
-            (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+            let [first, second] = pairing.values(i, inv_freq.len());
+            let (a, b) = (head[first], head[second]);
+            head[first] = a * cos - b * sin;
+            head[second] = b * cos + a * sin;
         }
     }
 }
 
-/// Writes the heads of each row of `x` to `cache`, `[positions, heads, head_dim]`, from position `past` on.
+/// Writes the heads of each row of `x` to `cache`, `[positions, heads, head_dim]`, a ring, from position `past` on.
 pub fn store(x: &[f32], view: HeadView, cache: &mut [f32], past: usize) {
     let size = view.heads * view.head_dim;
-    for (row, slot) in x.chunks(view.width).zip(cache[past * size..].chunks_mut(size)) {
+    let positions = cache.len() / size;
+    for (t, row) in x.chunks(view.width).enumerate() {
+        let slot = &mut cache[(past + t) % positions * size..][..size];
         slot.copy_from_slice(&row[view.columns()]);
     }
 }
@@ -119,7 +135,7 @@ pub struct AttendParams {
     pub past: usize,
 }
 
-/// Softmax attention; `keys` and `values` are `[positions, kv_heads, head_dim]`, `out` is `[T, heads * head_dim]`.
+/// Softmax attention; `keys` and `values` are `[positions, kv_heads, head_dim]`, rings; `out` is `[T, heads * head_dim]`.
 ///
 /// Query `t` stands at position `past + t` and sees itself and what came before, at most `window` positions.
 /// Query head `h` reads key head `h / (heads / kv_heads)`.
@@ -136,21 +152,22 @@ pub fn attend(
     out.par_chunks_mut(head_dim).enumerate().for_each(|(i, out)| {
         let (t, head) = (i / view.heads, i % view.heads);
         let query = &q[t * view.width + view.offset + head * head_dim..][..head_dim];
-        let at = |cache: &[f32], position: usize| {
-            let start = (position * kv_heads + head / queries_per_key) * head_dim;
-            start..start + head_dim.min(cache.len() - start)
+        let positions = keys.len() / (kv_heads * head_dim);
+        let at = |position: usize| {
+            let row = position % positions * kv_heads + head / queries_per_key;
+            row * head_dim..(row + 1) * head_dim
         };
         let position = params.past + t;
         let first = params.window.map_or(0, |window| (position + 1).saturating_sub(window));
         let mut scores: Vec<f32> =
-            (first..=position).map(|j| dot(query, &keys[at(keys, j)]) * params.scale).collect();
+            (first..=position).map(|j| dot(query, &keys[at(j)]) * params.scale).collect();
         if let Some(cap) = params.softcap {
             softcap(&mut scores, cap);
         }
         softmax(&mut scores);
         out.fill(0.0);
         for (score, j) in scores.iter().zip(first..) {
-            for (out, value) in out.iter_mut().zip(&values[at(values, j)]) {
+            for (out, value) in out.iter_mut().zip(&values[at(j)]) {
                 *out += score * value;
             }
         }
@@ -241,4 +258,56 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
         }
     }
     sums.iter().sum::<f32>() + tail
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turned(mut x: Vec<f32>, inv_freq: &[f32], pairing: Pairing, past: usize) -> Vec<f32> {
+        let view = HeadView { width: x.len(), offset: 0, heads: 1, head_dim: x.len() };
+        rope(&mut x, view, Turning { inv_freq, factor: 1.0, pairing, past });
+        x
+    }
+
+    fn close(found: &[f32], expected: &[f32]) {
+        let mut pairs = found.iter().zip(expected);
+        assert!(pairs.all(|(a, b)| (a - b).abs() < 1e-5), "{found:?} {expected:?}");
+    }
+
+    /// Row 18 of the behaviours. The numbers are those of `apply_rotary_pos_emb` in transformers' Llama and in its Cohere.
+    #[test]
+    fn both_ways_of_pairing() {
+        let x: Vec<f32> = (1u8..=8).map(f32::from).collect();
+        let inv_freq = [1.0, 0.316_227_76, 0.1, 0.031_622_776];
+        let halves = [
+            -1.695_593, -3.710_386, 0.797_368, 3.224_205, -4.808_843, 5.121_819, 7.573_916,
+            8.342_932,
+        ];
+        let neighbours = [
+            -1.272_233, -1.838_865, -1.502_335, 4.768_961, 3.003_561, 7.209_62, 6.210_715, 8.627_11,
+        ];
+        close(&turned(x.clone(), &inv_freq, Pairing::Halves, 3), &halves);
+        close(&turned(x, &inv_freq, Pairing::Neighbours, 3), &neighbours);
+    }
+
+    /// Row 9 of the behaviours: pairs `(i, i + 256)` of a head of 512, of which only the first 64 are turned.
+    #[test]
+    fn what_is_not_turned_stays() {
+        let x: Vec<f32> = (0..512u16).map(|i| f32::from(i) / 100.0 + 1.0).collect();
+        let mut inv_freq = vec![0.0; 256];
+        for (k, freq) in (0u8..).zip(&mut inv_freq[..64]) {
+            *freq = 1e6f32.powf(-2.0 * f32::from(k) / 512.0);
+        }
+        for past in [0, 1, 700] {
+            let y = turned(x.clone(), &inv_freq, Pairing::Halves, past);
+            for i in (64..256).chain(320..512) {
+                assert_eq!(y[i].to_bits(), x[i].to_bits(), "value {i}");
+            }
+            let (sin, cos) = (past as f32).sin_cos();
+            close(&[y[0], y[256]], &[x[0] * cos - x[256] * sin, x[256] * cos + x[0] * sin]);
+            let (sin, cos) = (past as f32 * 1e6f32.powf(-126.0 / 512.0)).sin_cos();
+            close(&[y[63], y[319]], &[x[63] * cos - x[319] * sin, x[319] * cos + x[63] * sin]);
+        }
+    }
 }

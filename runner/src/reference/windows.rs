@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::{KvCache, Reference, Weights};
 use crate::executor::{CallError, Capacity, Live, Want};
-use crate::plan::{CacheId, Left, Op, Plan, Rows, SlotId, WeightId};
+use crate::plan::{CacheId, HistoryId, Left, Op, Plan, Rows, SlotId, WeightId};
 
 /// A plan on its way through texts that know nothing of each other.
 #[derive(Debug)]
@@ -29,6 +29,15 @@ struct Text {
 struct Kept {
     slots: Vec<(SlotId, Vec<f32>)>,
     caches: Vec<(CacheId, KvCache)>,
+    histories: Vec<(HistoryId, Vec<f32>)>,
+}
+
+/// What later steps read.
+#[derive(Default)]
+struct Needed {
+    slots: Vec<SlotId>,
+    caches: Vec<CacheId>,
+    histories: Vec<HistoryId>,
 }
 
 impl<W: Weights> Windows<W> {
@@ -64,12 +73,12 @@ impl<W: Weights> Windows<W> {
     /// values of its tokens.
     pub fn advance(&mut self, end: usize, mut see: impl FnMut(&[u32], &Reference<W>)) {
         let steps = self.next..end;
-        let (slots, caches) = self.needed(end);
+        let needed = self.needed(end);
         for text in &mut self.texts {
             self.reference.restore(std::mem::take(&mut text.kept));
             self.reference.run(steps.clone(), &text.tokens);
             see(&text.tokens, &self.reference);
-            text.kept = self.reference.keep(&slots, &caches);
+            text.kept = self.reference.keep(&needed);
         }
         self.next = end;
         self.release(steps);
@@ -85,7 +94,7 @@ impl<W: Weights> Windows<W> {
     pub fn head(&self) -> usize {
         let is_output = |op: &Op| match op.leaves() {
             Left::Slot(slot) => self.plan().slot(slot).rows == Rows::Outputs,
-            Left::Cache(_) => false,
+            Left::Cache(_) | Left::History(_) => false,
         };
         self.plan().steps.iter().position(|step| is_output(&step.op)).unwrap_or(0)
     }
@@ -102,20 +111,25 @@ impl<W: Weights> Windows<W> {
         &self.reference.slots[self.reference.plan.logits.0]
     }
 
-    /// The slots and caches whose values steps from `first` on read.
-    fn needed(&self, first: usize) -> (Vec<SlotId>, Vec<CacheId>) {
-        let (mut slots, mut caches) = (Vec::new(), Vec::new());
+    /// What steps from `first` on read.
+    fn needed(&self, first: usize) -> Needed {
+        let Needed { mut slots, mut caches, mut histories } = Needed::default();
         for op in self.plan().steps[first..].iter().rev().map(|step| &step.op) {
-            slots.retain(|slot| op.overwrites() != Some(*slot));
+            slots.retain(|slot| !op.overwrites().contains(slot));
             caches.retain(|cache| op.stores() != Some(*cache));
             slots.extend(op.reads());
             caches.extend(op.attends());
+            match *op {
+                Op::StoreProduct { history, .. } => histories.retain(|&kept| kept != history),
+                Op::Convolve { history, .. } => histories.push(history),
+                _ => {}
+            }
         }
         slots.sort_unstable();
         slots.dedup();
         caches.sort_unstable();
         caches.dedup();
-        (slots, caches)
+        Needed { slots, caches, histories }
     }
 
     /// Lets go of the weights of some steps that no later step reads.
@@ -141,21 +155,27 @@ impl<W: Weights> Reference<W> {
         let live = Live { tokens: count, past: 0, outputs: count };
         self.set_length(count);
         for i in steps {
-            if let Some(slot) = self.plan.steps[i].op.overwrites() {
-                let length = tokens.len() * self.plan.slot(slot).width as usize;
-                self.slots[slot.0].resize(length, 0.0);
+            let op = self.plan.steps[i].op.clone();
+            for slot in op.overwrites() {
+                self.resize(slot, live);
             }
-            self.step(i, tokens, live);
+            match op {
+                // Here tables are weights like any other.
+                Op::HostGather { table, out } => self.gather(table, tokens, out),
+                _ => self.step(i, tokens, live),
+            }
         }
     }
 
-    fn keep(&mut self, slots: &[SlotId], caches: &[CacheId]) -> Kept {
-        let slots = slots.iter().map(|&slot| (slot, std::mem::take(&mut self.slots[slot.0])));
-        let caches = caches.iter().map(|&cache| {
-            let KvCache { keys, values } = &self.caches[cache.0];
-            (cache, KvCache { keys: keys.clone(), values: values.clone() })
+    fn keep(&mut self, needed: &Needed) -> Kept {
+        let slots = needed.slots.iter().map(|&id| (id, std::mem::take(&mut self.slots[id.0])));
+        let slots = slots.collect();
+        let caches = needed.caches.iter().map(|&id| {
+            let KvCache { keys, values } = &self.caches[id.0];
+            (id, KvCache { keys: keys.clone(), values: values.clone() })
         });
-        Kept { slots: slots.collect(), caches: caches.collect() }
+        let histories = needed.histories.iter().map(|&id| (id, self.histories[id.0].clone()));
+        Kept { slots, caches: caches.collect(), histories: histories.collect() }
     }
 
     fn restore(&mut self, kept: Kept) {
@@ -164,6 +184,9 @@ impl<W: Weights> Reference<W> {
         }
         for (cache, values) in kept.caches {
             self.caches[cache.0] = values;
+        }
+        for (history, values) in kept.histories {
+            self.histories[history.0] = values;
         }
     }
 }

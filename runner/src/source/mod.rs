@@ -4,13 +4,15 @@ mod folder;
 
 use std::future::Future;
 use std::ops::Range;
+use std::pin::Pin;
 
 pub use folder::Folder;
 
 /// A place that holds the files of a bundle.
 ///
-/// Asynchronous because a browser's is; a native caller blocks on it.
-pub trait Source {
+/// Asynchronous because a browser's is; a native caller blocks on it. A file's bytes stay the same while it is used:
+/// parts that were verified are read again.
+pub trait Source: 'static {
     /// The bytes of a small file, or `None` where there is no such file.
     fn file(&self, path: &str) -> impl Future<Output = Result<Option<Vec<u8>>, SourceError>>;
 
@@ -23,6 +25,25 @@ pub trait Source {
 
     /// These files will be read next, in this order: a place that is far away begins to fetch them.
     fn announce(&self, _paths: &[&str]) {}
+}
+
+/// [`Source::range`] of a source whose type is not known.
+pub(crate) trait AnySource {
+    fn any_range<'a>(
+        &'a self,
+        path: &'a str,
+        range: Range<u64>,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<u8>, SourceError>> + 'a>>;
+}
+
+impl<S: Source> AnySource for S {
+    fn any_range<'a>(
+        &'a self,
+        path: &'a str,
+        range: Range<u64>,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<u8>, SourceError>> + 'a>> {
+        Box::pin(self.range(path, range))
+    }
 }
 
 /// Bytes that could not be had.

@@ -9,10 +9,10 @@ use super::positions_at_once;
 use super::statistics::{Statistics, argmax};
 use crate::bundle::Bundle;
 use crate::engine::EngineError;
-use crate::executor::{CallError, Capacity};
+use crate::executor::CallError;
 use crate::packed::PackedWeights;
 use crate::plan::Plan;
-use crate::reference::{Reference, Weights, Windows};
+use crate::reference::{Weights, Windows};
 use crate::source::Source;
 
 /// A model: its plan, and where its weights are.
@@ -29,12 +29,10 @@ impl Side<PackedWeights> {
         progress: impl FnMut(u64),
     ) -> Result<Self, EngineError> {
         let plan = Plan::lower(bundle.model(), bundle.assignment());
-        // Nothing is run here, so there need be no room for it.
-        let capacity = Capacity { context: 1, chunk: 1, outputs: 1 };
-        let mut reference = Reference::new(plan.clone(), capacity);
-        bundle.load::<_, EngineError>(&mut reference, progress).await?;
-        reference.finish()?;
-        Ok(Self { plan, weights: reference.into_weights() })
+        let mut weights = PackedWeights::of(&plan.weights);
+        bundle.load::<_, EngineError>(&mut weights, progress).await?;
+        weights.finish()?;
+        Ok(Self { plan, weights })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Tolerance;
 use crate::engine::{Engine, EngineError};
-use crate::executor::Want;
+use crate::executor::{Inputs, Want};
 
 /// A step on the device and in the reference.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -54,10 +54,12 @@ pub async fn trace(
         }
     }
     let past = device.position();
+    let rows = device.rows(tokens).await?;
+    let inputs = Inputs { tokens, rows: &rows };
     let Some((gpu, reference)) = Engine::pair(device, reference) else { return Ok(None) };
     let plan = reference.plan().clone();
-    let live = reference.begin(tokens, past, Want::AllLogits)?;
-    gpu.begin_steps(tokens, past)?;
+    let live = reference.begin(inputs, past, Want::AllLogits)?;
+    gpu.begin_steps(inputs, past)?;
     let mut steps = Vec::new();
     for (step, planned) in plan.steps.iter().enumerate() {
         reference.step(step, tokens, live);

@@ -61,7 +61,7 @@ fn few_threads_suffice() {
         let mut bench = Bench::new(Q4);
         let slot = bench.input(3 * 512);
         let heads = |i: u32| Heads { slot, offset: i * 512, heads: 1, head_dim: 512 };
-        bench.plan.caches.push(Cache { kv_heads: 1, head_dim: 512 });
+        bench.plan.caches.push(Cache { kv_heads: 1, head_dim: 512, window: None });
         let out = bench.slot(Rows::Tokens, 512);
         let cache = CacheId(0);
         bench.step(Op::StoreKv { k: heads(1), v: heads(2), cache });
@@ -128,7 +128,7 @@ fn a_bad_shape_leaves_nothing_behind() {
     let slot = bench.input(3 * 513);
     let heads = |i: u32| Heads { slot, offset: i * 513, heads: 1, head_dim: 513 };
     let (q, k, v, cache) = (heads(0), heads(1), heads(2), CacheId(0));
-    bench.plan.caches.push(Cache { kv_heads: 1, head_dim: 513 });
+    bench.plan.caches.push(Cache { kv_heads: 1, head_dim: 513, window: None });
     let out = bench.slot(Rows::Tokens, 513);
     bench.step(Op::StoreKv { k, v, cache });
     bench.step(Op::Attend { q, cache, scale: 0.05, softcap: None, window: None, out });

@@ -5,9 +5,11 @@
 
 mod layouts;
 mod limits;
+mod mixers;
 pub(crate) mod models;
 mod ops;
 mod optional;
+mod rings;
 
 use packlight_formats::quant::float::stored_bits;
 use packlight_formats::quant::{Grouped, Order, Storage};
@@ -15,7 +17,8 @@ use packlight_formats::{Dtype, RecordSpec};
 use pollster::block_on;
 
 use super::*;
-use crate::executor::{Capacity, Live, Output, Want, WeightSink};
+use crate::executor::{Capacity, Inputs, Live, Output, Want, WeightSink};
+use crate::packed::PackedWeights;
 use crate::plan::{Op, Plan, PlanWeight, Rows, Slot, SlotId, Step, WeightId};
 use crate::reference::Reference;
 
@@ -93,24 +96,57 @@ where
 }
 
 fn executor(gpu: &Gpu, plan: &Plan) -> GpuExecutor {
-    let mut executor = block_on(GpuExecutor::new(gpu, plan, CAPACITY)).expect("allocates");
+    executor_of(gpu, plan, CAPACITY)
+}
+
+fn executor_of(gpu: &Gpu, plan: &Plan, capacity: Capacity) -> GpuExecutor {
+    let mut executor = block_on(GpuExecutor::new(gpu, plan, capacity)).expect("allocates");
     load(&mut executor, plan);
     executor.finish().expect("complete");
     executor
 }
 
 fn reference(plan: &Plan) -> Reference {
-    let mut reference = Reference::new(plan.clone(), CAPACITY);
+    reference_of(plan, CAPACITY)
+}
+
+fn reference_of(plan: &Plan, capacity: Capacity) -> Reference {
+    let mut reference = Reference::new(plan.clone(), capacity);
     load(&mut reference, plan);
     reference.finish().expect("complete");
     reference
 }
 
-fn logits(executor: &mut GpuExecutor, tokens: &[u32], past: u32) -> Vec<f32> {
-    match block_on(executor.forward(tokens, past, Want::AllLogits)).expect("runs") {
+fn logits<'a>(executor: &mut GpuExecutor, inputs: impl Into<Inputs<'a>>, past: u32) -> Vec<f32> {
+    match block_on(executor.forward(inputs, past, Want::AllLogits)).expect("runs") {
         Output::Logits(logits) => logits,
         other => panic!("{other:?}"),
     }
+}
+
+/// What the reference makes of the same.
+fn expected<'a>(reference: &mut Reference, inputs: impl Into<Inputs<'a>>, past: u32) -> Vec<f32> {
+    match reference.forward(inputs, past, Want::AllLogits).expect("runs") {
+        Output::Logits(logits) => logits,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Rows of the tables that stay on the host.
+fn host_rows(plan: &Plan, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let tables = plan.host_tables().map(|(table, _)| plan.weight(table));
+    let rows = |table: &PlanWeight| {
+        let mut packed = PackedWeights::of([table]);
+        for record in table.storage.records() {
+            packed.write(record, 0, &content(record)).expect("record is taken");
+        }
+        let mut rows = vec![0.0; tokens.len() * table.columns as usize];
+        for (&token, row) in tokens.iter().zip(rows.chunks_mut(table.columns as usize)) {
+            packed.row(table, token as usize, row);
+        }
+        rows
+    };
+    tables.map(rows).collect()
 }
 
 /// Random ids that the plan's table has.
@@ -131,12 +167,9 @@ fn agree_within(bound: f32, what: &str, gpu: &Gpu, plan: &Plan, lengths: &[usize
     for &length in lengths {
         let call = &all[past..past + length];
         let start = u32::try_from(past).expect("short");
-        let found = logits(&mut executor, call, start);
-        let Output::Logits(expected) =
-            reference.forward(call, start, Want::AllLogits).expect("runs")
-        else {
-            panic!("logits were asked for")
-        };
+        let inputs = Inputs { tokens: call, rows: &host_rows(plan, call) };
+        let found = logits(&mut executor, inputs, start);
+        let expected = expected(&mut reference, inputs, start);
         close_within(bound, &format!("{what}, {length} tokens after {past}"), &found, &expected);
         past += length;
     }
@@ -185,6 +218,7 @@ impl Bench {
             slots: Vec::new(),
             weights: Vec::new(),
             caches: Vec::new(),
+            histories: Vec::new(),
             ropes: Vec::new(),
             steps: Vec::new(),
             logits: SlotId(0),

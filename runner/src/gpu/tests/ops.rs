@@ -1,7 +1,7 @@
 //! Every operation on its own, over odd sizes.
 
 use packlight_formats::model::Activation;
-use packlight_formats::rope::{Rope, Scaling};
+use packlight_formats::rope::{Pairing, Rope, Scaling};
 
 use super::*;
 use crate::plan::{Cache, CacheId, Columns, Factor, Heads, RopeIndex};
@@ -124,25 +124,25 @@ fn rows_of_a_table_on_the_host() {
 
 /// What a test of attention leaves to chance: nothing.
 #[derive(Clone, Copy)]
-struct Shape {
-    heads: u32,
-    kv_heads: u32,
-    head_dim: u32,
+pub(super) struct Shape {
+    pub(super) heads: u32,
+    pub(super) kv_heads: u32,
+    pub(super) head_dim: u32,
     /// Values of a head that are turned.
-    turned: u32,
-    softcap: Option<f32>,
-    window: Option<u32>,
+    pub(super) turned: u32,
+    pub(super) softcap: Option<f32>,
+    pub(super) window: Option<u32>,
 }
 
 /// Queries, keys and values from one slot through rotation and cache to the mixed heads.
-fn attention(shape: Shape) -> Plan {
+pub(super) fn attention(shape: Shape) -> Plan {
     let Shape { heads, kv_heads, head_dim, turned, softcap, window } = shape;
     let mut bench = Bench::new(Q4);
     let slot = bench.input((heads + 2 * kv_heads) * head_dim);
     let part = |first: u32, heads| Heads { slot, offset: first * head_dim, heads, head_dim };
     let (q, k, v) = (part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads));
     bench.plan.ropes.push(Rope { width: turned, ..Rope::plain(head_dim, 10_000.0) });
-    bench.plan.caches.push(Cache { kv_heads, head_dim });
+    bench.plan.caches.push(Cache { kv_heads, head_dim, window });
     let (rope, cache) = (RopeIndex(0), CacheId(0));
     let out = bench.slot(Rows::Tokens, heads * head_dim);
     bench.step(Op::Rope { x: q, rope });
@@ -225,7 +225,7 @@ fn keys_alone_may_become_more() {
     assert!(answers[0] != answers[1] && answers[1] != answers[2]);
 }
 
-const SMALL: Shape =
+pub(super) const SMALL: Shape =
     Shape { heads: 4, kv_heads: 2, head_dim: 16, turned: 16, softcap: None, window: None };
 
 #[test]
@@ -249,6 +249,14 @@ fn every_scaling_of_rotation() {
             original_context: 64,
             attention_factor: 1.2,
         },
+        Scaling::Yarn {
+            factor: 4.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            original_context: 64,
+            truncate: true,
+            attention_factor: 1.1,
+        },
     ];
     for scaling in scalings {
         let mut plan = attention(SMALL);
@@ -267,6 +275,24 @@ fn every_scaling_of_rotation() {
             close(&format!("{scaling:?} at {length}"), &found, &expected);
         }
     }
+}
+
+/// Row 18 of the behaviours: which values are turned together is the description's to say.
+#[test]
+fn either_pairing() {
+    let Some(gpu) = gpu(Caps::floor()) else { return };
+    let mut results = Vec::new();
+    for pairing in [Pairing::Halves, Pairing::Neighbours] {
+        for turned in [16, 12] {
+            let mut plan = attention(Shape { turned, ..SMALL });
+            plan.ropes[0].pairing = pairing;
+            agree(&format!("{pairing:?}, {turned} turned"), &gpu, &plan, &[1, 17, 3]);
+            results.push(logits(&mut executor(&gpu, &plan), &tokens(&plan, 17), 0));
+        }
+    }
+    // The wrong one shows.
+    let error = |a: &[f32], b: &[f32]| a.iter().zip(b).any(|(a, b)| (a - b).abs() > 0.01);
+    assert!(error(&results[0], &results[2]) && error(&results[1], &results[3]));
 }
 
 #[test]

@@ -1,0 +1,115 @@
+//! The files of a bundle: whole ones and parts, verified chunk by chunk.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use packlight_formats::digest::sha256;
+use packlight_formats::manifest::{File, Packlight};
+
+use super::{BundleError, Trust};
+use crate::source::Source;
+
+/// The files of a bundle.
+#[derive(Debug)]
+pub(super) struct Files<S> {
+    pub(super) source: Arc<S>,
+    pub(super) trust: Trust,
+    /// Ours; a plain MLC bundle has none.
+    pub(super) manifest: Option<Packlight>,
+}
+
+/// Files that joined are one of the bundle's: the path of each, and which bytes of the whole it holds.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts(Vec<(String, Range<u64>)>);
+
+impl Parts {
+    /// A file that is there as it is.
+    pub(crate) fn whole(path: &str) -> Self {
+        Self(vec![(path.into(), 0..u64::MAX)])
+    }
+
+    /// The files, in order.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(path, _)| path.as_str())
+    }
+
+    /// Where some bytes of the whole are: ranges of files, in order.
+    pub(crate) fn cut(&self, range: Range<u64>) -> impl Iterator<Item = (&str, Range<u64>)> {
+        self.0.iter().filter_map(move |(path, held)| {
+            let (start, end) = (range.start.max(held.start), range.end.min(held.end));
+            (start < end).then(|| (path.as_str(), start - held.start..end - held.start))
+        })
+    }
+}
+
+impl<S: Source> Files<S> {
+    /// A file of the bundle, joined from its parts.
+    pub(super) async fn read(&self, name: &str) -> Result<Option<Vec<u8>>, BundleError> {
+        let Some(manifest) = &self.manifest else { return Ok(self.source.file(name).await?) };
+        let mut bytes = None;
+        for file in manifest.parts(name) {
+            let bytes = bytes.get_or_insert_with(Vec::new);
+            for i in 0..file.sha256.len() {
+                bytes.extend(self.chunk(manifest, file, i).await?);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The files that hold a file of the bundle.
+    pub(super) fn parts(&self, name: &str) -> Parts {
+        let Some(manifest) = &self.manifest else { return Parts::whole(name) };
+        let part = |file: &File| {
+            let start = file.holds.as_ref().map_or(0, |span| span.start);
+            (file.path.clone(), start..start + file.bytes)
+        };
+        Parts(manifest.parts(name).map(part).collect())
+    }
+
+    /// Some bytes of a file of the bundle, which are not compared with any hash.
+    pub(super) async fn range(
+        &self,
+        name: &str,
+        range: Range<u64>,
+    ) -> Result<Vec<u8>, BundleError> {
+        let mut bytes = Vec::new();
+        for (path, range) in self.parts(name).cut(range) {
+            bytes.extend(self.source.range(path, range).await?);
+        }
+        Ok(bytes)
+    }
+
+    /// One chunk of a file, verified unless told not to.
+    pub(super) async fn chunk(
+        &self,
+        manifest: &Packlight,
+        file: &File,
+        chunk: usize,
+    ) -> Result<Vec<u8>, BundleError> {
+        let path = &file.path;
+        let Some((range, expected)) = file.chunks(manifest.chunk_bytes).nth(chunk) else {
+            return Ok(Vec::new());
+        };
+        let (start, end) = (range.start, range.end);
+        let bytes = self.source.range(path, range).await.map_err(BundleError::unreadable)?;
+        if self.trust == Trust::Nothing && sha256(&bytes) != expected {
+            return Err(BundleError::WrongChunk { file: path.clone(), chunk, start, end });
+        }
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_found_in_the_parts_that_hold_it() {
+        let parts = Parts(vec![("a".into(), 0..10), ("b".into(), 10..20), ("c".into(), 20..25)]);
+        let cut = |range| parts.cut(range).collect::<Vec<_>>();
+        assert_eq!(cut(3..7), [("a", 3..7)]);
+        assert_eq!(cut(8..22), [("a", 8..10), ("b", 0..10), ("c", 0..2)]);
+        assert_eq!(cut(10..10), []);
+        assert_eq!(Parts::whole("w").cut(5..6).collect::<Vec<_>>(), [("w", 5..6)]);
+    }
+}
