@@ -333,7 +333,7 @@ fn packlight_manifests_that_lie() {
     spoilt(&|m| m["model"]["layers"][0]["mixer"]["attention"]["kv_heads"] = json!(0), "layer 0");
     spoilt(&|m| m["model"]["layers"][0]["mixer"]["attention"]["rope"] = json!(7), "rope 7");
     spoilt(
-        &|m| m["model"]["layers"][0]["mlp"]["down"]["weight"]["shape"] = json!([64, 0]),
+        &|m| m["model"]["layers"][0]["mlp"]["gated"]["down"]["weight"]["shape"] = json!([64, 0]),
         "down_proj",
     );
 }
