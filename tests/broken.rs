@@ -162,7 +162,9 @@ fn swapped_norms_of_queries_and_keys_are_named() {
 #[test]
 fn a_missing_window_is_named() {
     let broken = Broken::fixture("mistral", |bundle| {
-        edit_model(bundle, |model| model["layers"][2]["mixer"]["attention"]["window"] = json!(null));
+        edit_model(bundle, |model| {
+            model["layers"][2]["mixer"]["attention"]["window"] = json!(null);
+        });
     });
     says(
         &broken.caught_by("description", &[]),
