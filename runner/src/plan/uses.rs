@@ -135,9 +135,9 @@ impl Plan {
                 u64::from(weight.rows) * u64::from(weight.columns)
             }
             Op::ExpertMatmul { experts, weight, out, .. } => {
-                let chosen = u64::from(self.slot(experts).width);
-                let rows = u64::from(self.slot(out).width) / chosen.max(1);
-                chosen * rows * u64::from(self.weight(weight).columns)
+                // Rows of `out` are a token's with one expert.
+                let (each, chosen) = (self.slot(out).width, self.slot(experts).width);
+                u64::from(each) * u64::from(chosen) * u64::from(self.weight(weight).columns)
             }
             _ => 0,
         }
