@@ -116,6 +116,22 @@ fn predictions_are_those_of_transformers() {
     assert_eq!(*outcome(&report, "unquantised tensors"), "ok");
 }
 
+/// The same of weights that are no plain matrices: tables on the host, kernels of convolutions, stacks of experts.
+#[test]
+fn what_loses_nothing_costs_nothing() {
+    for name in ["gemma4", "lfm2", "qwen3_moe"] {
+        let folder = TempDir::new().unwrap();
+        let (bundle, checkpoint) = (folder.path().join("bundle"), fixture(name));
+        packlight!("convert", checkpoint, "-o", bundle, "--scheme", "q0bf16").ok();
+        let mut args = vec!["verify", bundle.to_str().unwrap(), "--against"];
+        args.extend([checkpoint.to_str().unwrap(), "--windows", "2", "--context", "48"]);
+        args.extend(["--device", "cpu", "--json"]);
+        let report = crate::support::packlight(args).json();
+        let kld = report["against"]["figures"]["Mean KLD"]["value"].as_f64().unwrap();
+        assert!(kld.abs() < 1e-9, "{name}: {kld}");
+    }
+}
+
 #[test]
 fn texts_that_cannot_be_used_are_refused() {
     let (_folder, bundle) = converted(&repo("demo"));

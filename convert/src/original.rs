@@ -22,12 +22,15 @@ impl<'a> Original<'a> {
         Self { checkpoint, weights: weights.collect() }
     }
 
-    /// Writes row `n` of a weight to `out`; what the checkpoint does not have stays as it is.
+    /// Writes row `n` of a weight, seen as rows as long as `out`, which are its own or parts of them; what the checkpoint
+    /// does not have stays as it is.
     pub fn row(&self, weight: &str, n: u64, out: &mut [f32]) {
         let Some(weight) = self.weights.get(weight) else { return };
         let mut values = Vec::with_capacity(out.len());
-        for run in runs(self.checkpoint, weight, &(n..n + 1)) {
-            for (first, bytes) in run.pieces(0..weight.columns()) {
+        let (columns, width) = (weight.columns(), out.len() as u64);
+        let (row, left) = (n * width / columns, n * width % columns);
+        for run in runs(self.checkpoint, weight, &(row..row + 1)) {
+            for (first, bytes) in run.pieces(left..left + width) {
                 run.element.read(bytes, &mut values);
                 if let Some(scales) = &run.scales {
                     scales.apply(&mut values, first, weight.columns());
