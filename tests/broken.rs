@@ -147,7 +147,7 @@ fn swapped_norms_of_queries_and_keys_are_named() {
 
     let described = Broken::fixture("qwen3", |bundle| {
         edit_model(bundle, |model| {
-            let attention = &mut model["layers"][1]["attention"];
+            let attention = &mut model["layers"][1]["mixer"]["attention"];
             let held = attention["q_norm"].take();
             attention["q_norm"] = attention["k_norm"].take();
             attention["k_norm"] = held;
@@ -155,18 +155,20 @@ fn swapped_norms_of_queries_and_keys_are_named() {
     });
     says(
         &described.caught_by("description", &[]),
-        &["model.layers[1].attention.q_norm.weight.name"],
+        &["model.layers[1].mixer.attention.q_norm.weight.name"],
     );
 }
 
 #[test]
 fn a_missing_window_is_named() {
     let broken = Broken::fixture("mistral", |bundle| {
-        edit_model(bundle, |model| model["layers"][2]["attention"]["window"] = json!(null));
+        edit_model(bundle, |model| {
+            model["layers"][2]["mixer"]["attention"]["window"] = json!(null);
+        });
     });
     says(
         &broken.caught_by("description", &[]),
-        &["model.layers[2].attention.window is null", "16"],
+        &["model.layers[2].mixer.attention.window is null", "16"],
     );
 }
 

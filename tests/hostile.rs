@@ -330,10 +330,10 @@ fn packlight_manifests_that_lie() {
     spoilt(&|m| m["files"][0]["sha256"] = json!(["zz"]), "zz");
     spoilt(&|m| m["files"][1]["path"] = m["files"][0]["path"].clone(), "of its own");
     spoilt(&|m| m["model"]["hidden"] = json!(65), "model.embed_tokens.weight");
-    spoilt(&|m| m["model"]["layers"][0]["attention"]["kv_heads"] = json!(0), "layer 0");
-    spoilt(&|m| m["model"]["layers"][0]["attention"]["rope"] = json!(7), "rope 7");
+    spoilt(&|m| m["model"]["layers"][0]["mixer"]["attention"]["kv_heads"] = json!(0), "layer 0");
+    spoilt(&|m| m["model"]["layers"][0]["mixer"]["attention"]["rope"] = json!(7), "rope 7");
     spoilt(
-        &|m| m["model"]["layers"][0]["mlp"]["down"]["weight"]["shape"] = json!([64, 0]),
+        &|m| m["model"]["layers"][0]["mlp"]["gated"]["down"]["weight"]["shape"] = json!([64, 0]),
         "down_proj",
     );
 }

@@ -7,10 +7,11 @@ use packlight_convert::{Checkpoint, Conversion, Original, OverrideRule};
 use packlight_formats::manifest::packlight::About;
 use packlight_formats::quant::Codes;
 use packlight_runner::bundle::Bundle;
+use packlight_runner::packed::PackedWeights;
 use packlight_runner::plan::{Plan, PlanWeight};
 use packlight_runner::reference::Weights;
 use packlight_runner::verify::{
-    Bound, Continuation, Side, Statistics, WeightError, cost, weight_errors,
+    Bound, Continuation, Side, Statistics, WeightError, cost, weight_error,
 };
 use serde::Serialize;
 
@@ -93,7 +94,7 @@ pub(crate) fn check(
         Some(codes) if !codes.calibrates => Bound::INDEPENDENT,
         _ => Bound::COMPENSATED,
     };
-    let weights = weight_errors(&common(&packed.plan, &conversion), &original, &packed.weights);
+    let weights = errors(&packed, &original, &conversion);
     if !weights.is_empty() {
         checks.push(bounds(&weights, bound));
     }
@@ -156,17 +157,26 @@ fn source(about: &About, conversion: &Conversion<'_>) -> Check {
     Check::note(PART, "source", found)
 }
 
-/// The bundle's plan without weights that the checkpoint does not have in that shape: those were complained of.
-fn common(plan: &Plan, conversion: &Conversion<'_>) -> Plan {
-    let mut plan = plan.clone();
-    plan.weights.retain(|weight| {
+/// Of every quantised matrix that the checkpoint has in that shape: others were complained of.
+fn errors(
+    packed: &Side<PackedWeights>,
+    original: &FromCheckpoint<'_>,
+    conversion: &Conversion<'_>,
+) -> Vec<WeightError> {
+    let common = |weight: &&PlanWeight| {
         conversion.weights.iter().any(|planned| {
             let shape = [planned.weight.rows(), planned.weight.columns()];
             planned.weight.name == weight.name
                 && shape == [u64::from(weight.rows), u64::from(weight.columns)]
         })
+    };
+    let errors = packed.plan.weights.iter().filter(common).filter_map(|weight| {
+        let error = weight_error(weight, original, &packed.weights);
+        // It is read again, but not before all others.
+        original.0.release(&weight.name);
+        error
     });
-    plan
+    errors.collect()
 }
 
 fn bounds(weights: &[WeightError], bound: Bound) -> Check {

@@ -4,13 +4,13 @@
 //! scheme. MLC's rule rounds to the nearest step, so no value is off by more than 1. `best` may cut the largest values
 //! off (2.8 at most) but must beat MLC's rule over each group. Codes that make up for each other's errors (`gptq`) obey
 //! no such law: theirs are twice the most ever seen (4.9 for a value and 1.9 for a group, over the schemes of 3, 4 and 8
-//! bits), and 1 for a whole matrix (0.7 seen). A wrong matrix is off by 4 to 10, so that is seen whatever the codes; a
+//! bits), and 1 for a whole matrix (0.7 seen). A wrong matrix is off by 4 to 9, so that is seen whatever the codes; a
 //! single wrong code or scale only if it moves values by some five steps.
 
 use packlight_formats::quant::{Grouped, Storage};
 use rayon::prelude::*;
 
-use crate::plan::{Plan, PlanWeight};
+use crate::plan::PlanWeight;
 use crate::reference::Weights;
 
 /// How far off weights may be, in half steps of MLC's rule.
@@ -83,19 +83,6 @@ impl WeightError {
     }
 }
 
-/// Every quantised matrix of a plan, as it is packed and as the checkpoint has it.
-pub fn weight_errors(
-    plan: &Plan,
-    original: &impl Weights,
-    packed: &impl Weights,
-) -> Vec<WeightError> {
-    let grouped = plan.weights.iter().filter_map(|weight| match weight.storage {
-        Storage::Grouped { layout, .. } => Some((weight, layout)),
-        Storage::Plain(_) => None,
-    });
-    grouped.map(|(weight, layout)| weight_error(weight, layout, original, packed)).collect()
-}
-
 /// Sums over some rows, and the worst of them.
 #[derive(Clone, Copy, Default)]
 struct Sums {
@@ -123,12 +110,13 @@ fn worse(a: Place, b: Place) -> Place {
     if b.error > a.error || (b.error.is_nan() && !a.error.is_nan()) { b } else { a }
 }
 
-fn weight_error(
+/// How far a matrix is from the checkpoint's as it is packed; `None` where it is not quantised.
+pub fn weight_error(
     weight: &PlanWeight,
-    layout: Grouped,
     original: &impl Weights,
     packed: &impl Weights,
-) -> WeightError {
+) -> Option<WeightError> {
+    let Storage::Grouped { layout, .. } = weight.storage else { return None };
     let columns = weight.columns as usize;
     let rows: Vec<Sums> = (0..weight.rows as usize)
         .into_par_iter()
@@ -145,13 +133,13 @@ fn weight_error(
     let Sums { errors, weights, units, group, value } =
         rows.into_iter().fold(Sums::default(), Sums::and);
     let share = |of: f64| if errors == 0.0 { 0.0 } else { (errors / of).sqrt() };
-    WeightError {
+    Some(WeightError {
         weight: weight.name.clone(),
         relative: share(weights),
         matrix: share(units),
         group,
         value,
-    }
+    })
 }
 
 fn row_sums(row: usize, layout: Grouped, values: &[f32], found: &[f32]) -> Sums {

@@ -11,7 +11,7 @@ mod tests;
 mod trace;
 
 pub use agreement::{Agreement, Greedy, Tolerance, agreement};
-pub use bounds::{Bound, Place, WeightError, weight_errors};
+pub use bounds::{Bound, Place, WeightError, weight_error};
 pub use cost::{Continuation, Cost, CostError, Side, cost};
 pub use material::{GREEDY_TOKENS, Material, noise, windows};
 pub use statistics::{Figure, Statistics};
