@@ -21,7 +21,9 @@ use crate::sidecar::Sidecar;
 use crate::writer::Written;
 
 /// Bytes read at once where no chunk says how many.
-const PIECE_BYTES: u64 = 8 << 20;
+const READ_BYTES: u64 = 8 << 20;
+/// Bytes handed on at once.
+const PIECE_BYTES: usize = 1 << 20;
 /// What is made anew for every bundle.
 const MADE: [&str; 6] =
     [TENSOR_CACHE, NDARRAY_CACHE, TENSOR_CACHE_B16, NDARRAY_CACHE_B16, HEADERS, PACKLIGHT];
@@ -137,10 +139,12 @@ impl Source {
             for shard in missing {
                 let mut at = 0;
                 self.read_shard(shard, &mut |bytes| {
-                    let length = bytes.len() as u64;
-                    push(shard, at, bytes)?;
-                    at += length;
-                    progress(length);
+                    // A good many wait to be written, so each should be small.
+                    for piece in bytes.chunks(PIECE_BYTES) {
+                        push(shard, at, piece.to_vec())?;
+                        at += piece.len() as u64;
+                    }
+                    progress(bytes.len() as u64);
                     Ok(())
                 })?;
             }
@@ -158,7 +162,7 @@ impl Source {
             // Its MD5 is compared when it has been copied.
             let mut start = 0;
             loop {
-                let range = start..shard.nbytes.min(start + PIECE_BYTES);
+                let range = start..shard.nbytes.min(start + READ_BYTES);
                 start = range.end;
                 each(read_range(&self.folder, &shard.data_path, range)?)?;
                 if start == shard.nbytes {
