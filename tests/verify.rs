@@ -67,6 +67,20 @@ fn models_without_a_tokenizer_are_run_on_noise() {
     }
 }
 
+/// LongRoPE turns all positions of a text by other factors once it has outgrown the original context, here 64. What a device
+/// says while it grows is judged as it was said.
+#[test]
+fn an_answer_may_outgrow_its_rotary_tables() {
+    if !gpu() {
+        return;
+    }
+    let (_folder, bundle) = converted(&fixture("phi3"));
+    let report = packlight!("verify", bundle, "--run", "--json").json();
+    assert_eq!(report["ok"], true, "{report}");
+    let prompts = report["run"]["prompts"].as_array().unwrap();
+    assert!(prompts.iter().all(|prompt| prompt["first_wrong"].is_null()), "{report}");
+}
+
 #[test]
 fn without_an_adapter_a_run_fails_unless_the_reference_will_do() {
     let (_folder, bundle) = converted(&fixture("llama"));

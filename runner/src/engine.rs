@@ -105,7 +105,6 @@ pub struct Engine {
     capacity: Capacity,
     /// Everything whose keys and values are cached.
     seen: Vec<u32>,
-    /// The longest text whose positions are turned as those of an empty one.
     turning_point: Option<u32>,
     /// Whether positions are turned as those of a longer text.
     turned: bool,
@@ -231,6 +230,12 @@ impl Engine {
     /// How many positions there is room for.
     pub fn context(&self) -> u32 {
         self.capacity.context
+    }
+
+    /// The longest text whose positions are turned as those of an empty one; once a text is longer, all of them are turned
+    /// by other tables, and what came before is read once more.
+    pub(crate) fn turning_point(&self) -> Option<u32> {
+        self.turning_point
     }
 
     /// Forgets everything seen so far.

@@ -136,8 +136,7 @@ async fn compare_text(
     device.reset();
     reference.reset();
     let vocab = device.vocab();
-    let step = positions_at_once(vocab);
-    for (first, piece) in (0..).step_by(step).zip(tokens.chunks(step)) {
+    for (first, piece) in pieces(device, 0, tokens) {
         let base = logits(reference, piece).await?;
         statistics.add(&base, &logits(device, piece).await?, vocab, &tokens[first + 1..]);
     }
@@ -153,9 +152,8 @@ async fn compare_single(
 ) -> Result<(), EngineError> {
     let (before, last) = tokens.split_at(tokens.len() - count);
     let vocab = device.vocab();
-    let step = positions_at_once(vocab).min(count);
     // A text fed piece by piece ends as it would end in one: so the pieces are compared one after the other.
-    for (first, piece) in (0..).step_by(step).zip(last.chunks(step)) {
+    for (first, piece) in pieces(device, before.len(), last) {
         let before = [before, &last[..first]].concat();
         read(device, &before).await?;
         let together = logits(device, piece).await?;
@@ -167,6 +165,25 @@ async fn compare_single(
         statistics.add(&together, &apart, vocab, &last[first + 1..]);
     }
     Ok(())
+}
+
+/// Tokens that follow `past` others, in pieces whose logits are held at a time, each with how many come before it.
+///
+/// None reaches across the length from which on all positions are turned by other tables (LongRoPE): fed in one call, the
+/// tokens before it would be turned as those behind it, which is not what they were when fed one by one.
+fn pieces<'a>(
+    engine: &Engine,
+    past: usize,
+    tokens: &'a [u32],
+) -> impl Iterator<Item = (usize, &'a [u32])> + use<'a> {
+    let step = positions_at_once(engine.vocab());
+    let room = engine.turning_point().map_or(0, |point| (point as usize).saturating_sub(past));
+    let (short, long) = tokens.split_at(room.min(tokens.len()));
+    let mut first = 0;
+    short.chunks(step).chain(long.chunks(step)).map(move |piece| {
+        first += piece.len();
+        (first - piece.len(), piece)
+    })
 }
 
 /// Begins anew with these tokens.
@@ -198,9 +215,8 @@ async fn judge(
     let (before, asked) = said.split_at(prompt.len().saturating_sub(1));
     read(reference, before).await?;
     let vocab = reference.vocab();
-    let step = positions_at_once(vocab);
     let mut judged = Judged::default();
-    for (first, piece) in (0..).step_by(step).zip(asked.chunks(step)) {
+    for (first, piece) in pieces(reference, before.len(), asked) {
         let all = logits(reference, piece).await?;
         for (i, (logits, &token)) in (first..).zip(all.chunks(vocab).zip(&tokens[first..])) {
             let likeliest = argmax(logits);
