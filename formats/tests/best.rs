@@ -125,6 +125,16 @@ fn a_lattice_survives() {
     }
 }
 
+/// Rounded up to bfloat16, a quarter of this is a scale whose largest multiple overflows.
+#[test]
+fn the_largest_values_stay_finite() {
+    let largest = 3.398_894_4e38;
+    for layout in [Q3, Q4, Q8] {
+        let (_, decoded) = coded("best", layout, Dtype::Float32, &[largest, -0.6 * largest]);
+        assert!(decoded.iter().all(|w| w.is_finite()), "{layout:?}: {decoded:?}");
+    }
+}
+
 #[test]
 fn zeros_are_kept() {
     for dtype in DTYPES {

@@ -45,8 +45,10 @@ impl Rule for Best {
         let unit = PowerOfTwo::below(largest);
         let values = Values { group, factor: unit.inverse() };
         let refitted = levels.refit(values, largest * unit.inverse());
-        let stored = |scale| stored_scale(grid.dtype, scale * unit.value());
-        let candidates = [stored(largest.abs() * unit.inverse() / levels.zero), stored(refitted)];
+        let candidates = [
+            stored_scale(grid.dtype, largest.abs() * unit.inverse() / levels.zero * unit.value()),
+            levels.stored_scale(grid.dtype, refitted * unit.value()),
+        ];
         let [of_mlc, of_refitted] =
             candidates.map(|scale| levels.squared_error(values, scale * unit.inverse()));
         let scale = candidates[usize::from(of_refitted < of_mlc)];
@@ -59,7 +61,7 @@ impl Rule for Best {
 pub(super) fn guesses(grid: &Grid, group: &[f32]) -> [Lanes; 2] {
     let levels = Levels::of(grid);
     let largest = largest(group);
-    levels.steps().map(|steps| steps.map(|steps| stored_scale(grid.dtype, largest / steps)))
+    levels.steps().map(|steps| steps.map(|steps| levels.stored_scale(grid.dtype, largest / steps)))
 }
 
 /// The value of largest magnitude; not finite if any is not.
@@ -141,6 +143,18 @@ impl Levels {
     #[inline(always)]
     pub(super) fn code(self, multiple: f32) -> u8 {
         nearest_code(multiple + self.zero)
+    }
+
+    /// A scale as it is stored, held where all its multiples are finite values of the dtype.
+    #[inline(always)]
+    fn stored_scale(self, dtype: Dtype, scale: f32) -> f32 {
+        let largest = match dtype.stored() {
+            Dtype::Float16 => half::f16::MAX.to_f32(),
+            _ => half::bf16::MAX.to_f32(),
+        };
+        // `half` is a power of two: the limit is a value of the dtype.
+        let limit = largest / self.half;
+        stored_scale(dtype, scale.clamp(-limit, limit))
     }
 
     /// How many scales the largest value may lie from zero; 0 fills up.
