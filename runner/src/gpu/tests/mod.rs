@@ -73,15 +73,15 @@ impl Noise {
 fn content(record: &RecordSpec) -> Vec<u8> {
     let mut noise = Noise::of(&record.name);
     let is_scale = record.name.ends_with("scale");
-    let mut element = || match record.dtype {
-        Dtype::Uint32 => noise.bits().to_le_bytes().to_vec(),
-        _ => {
-            let value = noise.value() * if is_scale { 0.1 } else { 1.0 };
-            if record.stored == Dtype::Float32 {
-                return value.to_le_bytes().to_vec();
-            }
-            stored_bits(record.dtype, value).to_le_bytes().to_vec()
+    let mut element = || {
+        if record.dtype == Dtype::Uint32 {
+            return noise.bits().to_le_bytes().to_vec();
         }
+        let value = noise.value() * if is_scale { 0.1 } else { 1.0 };
+        if record.stored == Dtype::Float32 {
+            return value.to_le_bytes().to_vec();
+        }
+        stored_bits(record.dtype, value).to_le_bytes().to_vec()
     };
     (0..record.elements()).flat_map(|_| element()).collect()
 }
