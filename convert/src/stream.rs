@@ -131,7 +131,6 @@ impl Conversion<'_> {
                 let encoded = encoded?;
                 let PlannedWeight { weight, .. } = &self.weights[band.weight];
                 source_bytes += self.source_bytes_of(weight, &band.block);
-                release(self.checkpoint, weight, &band.block.rows);
                 codes.push(encoded.values);
                 scales.push(encoded.scales);
                 if band.ends_strip {
@@ -143,6 +142,13 @@ impl Conversion<'_> {
                     emit_pieces(band.record + 1, &all_scales, 0, &mut emit)?;
                     all_scales.clear();
                 }
+            }
+            // In one go, as every thread has to learn of it.
+            for bands in bands.chunk_by(|a, b| a.weight == b.weight) {
+                let rows = bands.iter().map(|band| &band.block.rows);
+                let (start, end) = (rows.clone().map(|r| r.start), rows.map(|r| r.end));
+                let rows = start.min().unwrap_or(0)..end.max().unwrap_or(0);
+                release(self.checkpoint, &self.weights[bands[0].weight].weight, &rows);
             }
         }
         Ok(())
