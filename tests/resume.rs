@@ -62,7 +62,9 @@ fn signal(child: &Child, name: &str) {
 /// Waits until a process has begun to write, or has even ended.
 fn begun(bundle: &Path) {
     let start = Instant::now();
-    while !bundle.join(JOURNAL).exists() && !bundle.join("packlight.json").exists() {
+    // The journal is locked before anything is written into it.
+    let locked = || fs_err::metadata(bundle.join(JOURNAL)).is_ok_and(|file| file.len() > 0);
+    while !locked() && !bundle.join("packlight.json").exists() {
         assert!(start.elapsed() < Duration::from_mins(1), "nothing is written");
         std::thread::sleep(Duration::from_millis(1));
     }
