@@ -4,17 +4,17 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use super::s3::{Answer, S3, SECRET};
+use super::s3::{Answer, Asked, S3, SECRET};
 use super::{bundle, identity, names, objects, publish, publishing, read, report, with_large_file};
 use crate::support::{contents, copy, ran};
 
 /// Publishes and ends the process, without a warning, once so many requests have met `pick`.
-fn killed(server: &S3, bundle: &Path, pick: impl Fn(&super::s3::Asked) -> bool, count: usize) {
+fn killed(server: &S3, bundle: &Path, pick: impl Fn(&Asked) -> bool, count: usize) {
     let mut child = publishing(server, bundle, "s3://bucket/m", &["--concurrency", "2"]);
     let mut child = child.stdout(Stdio::null()).spawn().unwrap();
     let begun = Instant::now();
     while server.log().iter().filter(|asked| pick(asked)).count() < count {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", server.log());
+        assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", server.log());
         std::thread::sleep(Duration::from_millis(2));
     }
     child.kill().unwrap();
@@ -48,9 +48,9 @@ fn what_was_sent_before_it_was_killed_is_not_sent_again() {
 /// A file that comes in parts appears when it is complete, and never half.
 #[test]
 fn half_an_object_is_none() {
-    let server = S3::new(|asked| match asked.query.contains("partNumber") {
-        true => Answer::Late(Duration::from_millis(100)),
-        false => Answer::Honest,
+    let is_part = |asked: &Asked| asked.query.contains("partNumber");
+    let server = S3::new(move |asked| {
+        if is_part(asked) { Answer::Late(Duration::from_millis(100)) } else { Answer::Honest }
     });
     let large = with_large_file("old-plain");
     killed(&server, large.path(), |asked| asked.query.contains("partNumber=2"), 1);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::s3::{Answer, S3};
+use super::s3::{Answer, Asked, S3};
 use super::{bundle, identity, names, objects, publish, read, report};
 use crate::packlight;
 use crate::support::{contents, repo};
@@ -57,7 +57,7 @@ fn the_first_release_arrives_whole_and_in_order() {
         assert_eq!(again["kept"], contents(&bundle).len());
         assert!(server.log().iter().all(|asked| !asked.writes()));
         let heads = server.log().into_iter().filter(|asked| asked.method == "HEAD");
-        assert_eq!(heads.filter(|asked| asked.is_shard()).count() == 0, names == "hashed");
+        assert_eq!(heads.filter(Asked::is_shard).count() == 0, names == "hashed");
     }
 }
 
