@@ -11,6 +11,8 @@ use packlight_pack::{Cut, HOSTS, Host};
 use packlight_runner::gpu::Caps;
 use packlight_runner::text::{Sampling, SamplingError};
 
+use crate::page::Page;
+
 /// Turn a Hugging Face checkpoint into a 4-bit bundle that a browser can load, and prove that it still talks.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 110)]
@@ -294,6 +296,10 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 for any that is free.
     #[arg(long, default_value_t = 8000, value_name = "N")]
     pub(crate) port: u16,
+    /// Serve the page that runs the bundle in a browser, too: the one that this binary carries, or that of a folder
+    /// which `web/build` has made.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub(crate) web: Option<Page>,
 }
 
 /// Check what a web page on another origin would meet at a bundle's URL.

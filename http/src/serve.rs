@@ -33,12 +33,22 @@ impl ServeError {
     }
 }
 
+/// A file of a page that is served beside the folder's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageFile {
+    /// `index.html` or `page/main.js`: without a slash at its beginning.
+    pub path: String,
+    pub media_type: &'static str,
+    pub bytes: Vec<u8>,
+}
+
 /// A server of one folder's files, for this machine only.
 pub struct Server {
     http: tiny_http::Server,
     folder: PathBuf,
     /// What a file of that name is to be called.
     media_type: fn(&str) -> &'static str,
+    page: Vec<PageFile>,
 }
 
 impl Server {
@@ -52,7 +62,13 @@ impl Server {
         let folder = canonical.ok_or_else(|| ServeError::NotAFolder(folder.into()))?;
         let http = tiny_http::Server::http(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
             .map_err(|error| ServeError::Port { port, reason: error.to_string() })?;
-        Ok(Self { http, folder, media_type })
+        Ok(Self { http, folder, media_type, page: Vec::new() })
+    }
+
+    /// With a page, whose `index.html` is what the address itself shows.
+    #[must_use]
+    pub fn with_page(self, page: Vec<PageFile>) -> Self {
+        Self { page, ..self }
     }
 
     /// Where it listens, as a URL.
@@ -78,14 +94,32 @@ impl Server {
     fn respond(&self, request: &Request) -> Response<Box<dyn Read + Send>> {
         match request.method() {
             Method::Options => preflight(),
-            Method::Get | Method::Head => match self.open(request.url()) {
-                Some(file) => {
-                    self.send(request, file).unwrap_or_else(|_| plain(500, "it cannot be read"))
+            Method::Get | Method::Head => {
+                match (self.shown(request.url()), self.open(request.url())) {
+                    (Some(file), _) => page(file),
+                    (None, Some(file)) => {
+                        self.send(request, file).unwrap_or_else(|_| plain(500, "it cannot be read"))
+                    }
+                    (None, None) => {
+                        plain(404, "there is no such file; /packlight.json lists those there are")
+                    }
                 }
-                None => plain(404, "there is no such file; /packlight.json lists those there are"),
-            },
+            }
             _ => with(plain(405, "only GET, HEAD and OPTIONS"), "Allow", METHODS),
         }
+    }
+
+    /// The file of the page that a request is for.
+    fn shown(&self, url: &str) -> Option<&PageFile> {
+        let path = url.split(['?', '#']).next().unwrap_or_default().strip_prefix('/')?;
+        let index = path.is_empty() || path.ends_with('/');
+        self.page.iter().find(|file| {
+            if index {
+                file.path.strip_prefix(path) == Some("index.html")
+            } else {
+                file.path == path
+            }
+        })
     }
 
     /// The file of a request, if it is one of the folder's own.
@@ -156,6 +190,14 @@ fn preflight() -> Response<Box<dyn Read + Send>> {
     response = with(response, "Access-Control-Max-Age", "86400");
     // Chromium asks whether a public page may reach this machine.
     with(response, "Access-Control-Allow-Private-Network", "true")
+}
+
+fn page(file: &PageFile) -> Response<Box<dyn Read + Send>> {
+    let bytes = file.bytes.clone();
+    let length = bytes.len() as u64;
+    let mut response = answer(200, Box::new(io::Cursor::new(bytes)), length);
+    response = with(response, "Cache-Control", "no-cache");
+    with(response, "Content-Type", file.media_type)
 }
 
 fn plain(status: u16, text: &'static str) -> Response<Box<dyn Read + Send>> {
