@@ -6,7 +6,6 @@ use packlight_runner::bundle::BundleError;
 use packlight_runner::engine::EngineError;
 use packlight_runner::generate::GenerateError;
 use packlight_runner::gpu::GpuError;
-use packlight_runner::text::TextError;
 use wasm_bindgen::JsValue;
 
 const DAMAGED: &str = "the bundle on the server is damaged: tell whoever publishes it";
@@ -24,6 +23,12 @@ impl Failure {
     pub(crate) fn new(message: &impl ToString, hint: Option<&'static str>) -> Self {
         Self { message: message.to_string(), hint }
     }
+}
+
+/// An error about which its reader can do nothing.
+#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
+pub(crate) fn plain(error: impl std::error::Error) -> Failure {
+    Failure::new(&error, None)
 }
 
 impl From<Failure> for JsValue {
@@ -74,15 +79,6 @@ impl From<EngineError> for Failure {
         match error {
             EngineError::Bundle(error) => error.into(),
             EngineError::Gpu(error) => error.into(),
-            error => Self::new(&error, None),
-        }
-    }
-}
-
-impl From<TextError> for Failure {
-    fn from(error: TextError) -> Self {
-        match error {
-            TextError::Bundle(error) => error.into(),
             error => Self::new(&error, None),
         }
     }

@@ -52,7 +52,5 @@ impl Source for HostFiles {
 
 /// The worker keeps the error itself, hint and all; see `Files.failure`.
 fn io(path: &str, error: &JsValue) -> SourceError {
-    let message = error.dyn_ref::<js_sys::Error>().map(|error| String::from(error.message()));
-    let source = std::io::Error::other(message.unwrap_or_else(|| format!("{error:?}")));
-    SourceError::Io { path: path.into(), source }
+    SourceError::Io { path: path.into(), source: std::io::Error::other(format!("{error:?}")) }
 }

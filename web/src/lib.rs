@@ -19,7 +19,7 @@ use serde_json::json;
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 
-use failure::Failure;
+use failure::{Failure, plain};
 use files::{Files, HostFiles};
 
 /// `packlight.json`, read and validated.
@@ -31,7 +31,7 @@ impl Manifest {
     /// From its bytes.
     #[wasm_bindgen(constructor)]
     pub fn new(json: &[u8]) -> Result<Manifest, JsValue> {
-        Packlight::parse(json).map(Self).map_err(|error| Failure::new(&error, None).into())
+        Ok(Self(Packlight::parse(json).map_err(plain)?))
     }
 
     /// `{chunk_bytes, files: [{path, bytes, sha256: [..]}], scheme, requires}`; the last two are null where the bundle
@@ -55,7 +55,7 @@ impl Manifest {
     pub async fn check(&self, context: u32) -> Result<(), JsValue> {
         let Some(about) = &self.0.about else { return Ok(()) };
         let caps = Gpu::open(None).await.map_err(Failure::from)?.caps();
-        let assignment = about.assignment().map_err(|error| Failure::new(&error, None))?;
+        let assignment = about.assignment().map_err(plain)?;
         let plan = Plan::lower(&about.model, &assignment);
         Placement::new(&plan, &caps).map_err(|error| Failure::from(GpuError::from(error)))?;
         let (fits, wanted) =
@@ -91,7 +91,7 @@ impl Chat {
         // Without a manifest there are MD5 sums of shards, which only a reader of whole shards can compare.
         let trust = if verified { Trust::Everything } else { Trust::Nothing };
         let bundle = Bundle::open(HostFiles(files), trust).await.map_err(Failure::from)?;
-        let text = Text::of(&bundle).await.map_err(Failure::from)?;
+        let text = Text::of(&bundle).await.map_err(plain)?;
         let text = text.ok_or_else(|| {
             Failure::new(&"the bundle has no tokenizer.json", Some("it can only run on token ids"))
         })?;
@@ -136,10 +136,9 @@ impl Chat {
         sampling: &str,
         hear: Function,
     ) -> Result<String, JsValue> {
-        let json = |error: serde_json::Error| Failure::new(&error, None);
-        let messages: Vec<Message> = serde_json::from_str(messages).map_err(json)?;
-        let sampling: Sampling = serde_json::from_str(sampling).map_err(json)?;
-        let prompt = self.text.conversation(&messages).map_err(Failure::from)?;
+        let messages: Vec<Message> = serde_json::from_str(messages).map_err(plain)?;
+        let sampling: Sampling = serde_json::from_str(sampling).map_err(plain)?;
+        let prompt = self.text.conversation(&messages).map_err(plain)?;
         let (used, context) = (prompt.len(), self.engine.context());
         let room = u32::try_from(used).ok().and_then(|used| context.checked_sub(used));
         let room = room.filter(|&room| room > 0).ok_or_else(|| {
