@@ -52,7 +52,9 @@ export class Host {
         if (offset >= 0 && offset < bytes.length) bytes[offset] ^= 1;
         at += bytes.length;
         if (bytes.length >= left) {
-          response.write(bytes.subarray(0, left), () => response.destroy());
+          response.write(bytes.subarray(0, left));
+          // A browser throws away what it has not handed on when a connection breaks.
+          setTimeout(() => response.destroy(), 300);
           forward.destroy();
           return;
         }

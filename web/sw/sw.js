@@ -120,7 +120,8 @@ function joined(folder, chunkBytes, parts, signal) {
  */
 async function* chunksOf(folder, chunkBytes, parts, signal) {
   for (const { path, bytes, sha256 } of parts) {
-    const reply = await fetch(folder + encodeURIComponent(path), { signal });
+    // Clients keep whole files; their parts need not be kept beside them, and wrong bytes must not be.
+    const reply = await fetch(folder + encodeURIComponent(path), { signal, cache: "no-store" });
     if (!reply.ok || !reply.body) throw new Error(`\`${path}\`: the server answered ${reply.status}`);
     const reader = reply.body.getReader();
     let rest = new Uint8Array();
