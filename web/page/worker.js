@@ -42,7 +42,7 @@ async function load({ url, keep, context }) {
   try {
     const described = await files.open((json) => {
       const manifest = new Manifest(json);
-      return { ...JSON.parse(manifest.describe()), manifest };
+      return { ...JSON.parse(new TextDecoder().decode(json)), manifest };
     });
     if (files.offline) send("noted", { text: "The server cannot be reached; the bundle is as it was downloaded." });
     if (keep && !store) send("noted", { text: "This browser keeps no files here (a private window?): nothing will be cached." });
@@ -55,7 +55,7 @@ async function load({ url, keep, context }) {
         text: "A plain MLC bundle without packlight.json: its files have no SHA-256 and are not verified. MD5 sums show accidents only. Nothing is cached here.",
       });
     }
-    chat = await Chat.load(files, described !== null, context, Date.now() / 1000, (bytes) => {
+    chat = await Chat.load(files, described !== null, context, Math.floor(Date.now() / 1000), (bytes) => {
       progress.uploaded += bytes;
       tell();
     });
@@ -66,7 +66,15 @@ async function load({ url, keep, context }) {
     if (!chat) files.close();
   }
   send("progress", progress);
-  send("loaded", { about: JSON.parse(chat.about()), memory: memory.buffer.byteLength, store: store?.kind ?? null });
+  const about = { ...JSON.parse(chat.about), device: await device() };
+  send("loaded", { about, memory: memory.buffer.byteLength, store: store?.kind ?? null });
+}
+
+/** The GPU in the browser's words, of which the engine sees none. */
+async function device() {
+  const { info } = (await /** @type {any} */ (navigator).gpu.requestAdapter()) ?? {};
+  const words = [info?.vendor, info?.architecture, info?.device, info?.description].filter(Boolean);
+  return words.join(" ") || "a GPU that the browser does not name";
 }
 
 /** The next answer of a conversation: {piece}*, then {answered} or {failed}. */

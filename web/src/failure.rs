@@ -26,7 +26,6 @@ impl Failure {
 }
 
 /// An error about which its reader can do nothing.
-#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
 pub(crate) fn plain(error: impl std::error::Error) -> Failure {
     Failure::new(&error, None)
 }
@@ -53,7 +52,7 @@ impl From<GpuError> for Failure {
             GpuError::Lost { .. } => "the GPU was reset: reload the page",
             GpuError::Plan(_) | GpuError::Grid { .. } | GpuError::NoF16 { .. } => UNSUITED,
             GpuError::Upload(_) => DAMAGED,
-            _ => return Self::new(&error, None),
+            _ => return plain(error),
         };
         Self::new(&error, Some(hint))
     }
@@ -66,7 +65,7 @@ impl From<BundleError> for Failure {
                 "give the folder that holds packlight.json or tensor-cache.json"
             }
             BundleError::Source(_) | BundleError::UnknownScheme(_) | BundleError::Describe(_) => {
-                return Self::new(&error, None);
+                return plain(error);
             }
             _ => DAMAGED,
         };
@@ -79,16 +78,16 @@ impl From<EngineError> for Failure {
         match error {
             EngineError::Bundle(error) => error.into(),
             EngineError::Gpu(error) => error.into(),
-            error => Self::new(&error, None),
+            error => plain(error),
         }
     }
 }
 
 impl From<AnswerError> for Failure {
     fn from(error: AnswerError) -> Self {
-        match error {
-            AnswerError::Generate(GenerateError::Engine(error)) => error.into(),
-            error => Self::new(&error, None),
-        }
+        let AnswerError::Generate(GenerateError::Engine(error)) = error else {
+            return plain(error);
+        };
+        error.into()
     }
 }

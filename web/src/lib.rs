@@ -22,7 +22,7 @@ use wasm_bindgen::prelude::wasm_bindgen;
 use failure::{Failure, plain};
 use files::{Files, HostFiles};
 
-/// `packlight.json`, read and validated.
+/// `packlight.json`, validated: its JSON is what docs/packlight-json.md says, and its files make up a whole bundle.
 #[wasm_bindgen]
 pub struct Manifest(Packlight);
 
@@ -34,22 +34,6 @@ impl Manifest {
         Ok(Self(Packlight::parse(json).map_err(plain)?))
     }
 
-    /// `{chunk_bytes, files: [{path, bytes, sha256: [..]}], scheme, requires}`; the last two are null where the bundle
-    /// does not say which model it holds.
-    pub fn describe(&self) -> String {
-        let Self(manifest) = self;
-        let about = manifest.about.as_ref();
-        json!({
-            "chunk_bytes": manifest.chunk_bytes,
-            "files": manifest.files.iter().map(|file| json!({
-                "path": file.path, "bytes": file.bytes, "sha256": file.sha256,
-            })).collect::<Vec<_>>(),
-            "scheme": about.map(|about| &about.scheme),
-            "requires": about.map(|about| &about.requires),
-        })
-        .to_string()
-    }
-
     /// Whether this device can run the model with room for `context` tokens: everything that can be known before a
     /// byte of it is downloaded.
     pub async fn check(&self, context: u32) -> Result<(), JsValue> {
@@ -58,11 +42,9 @@ impl Manifest {
         let assignment = about.assignment().map_err(plain)?;
         let plan = Plan::lower(&about.model, &assignment);
         Placement::new(&plan, &caps).map_err(|error| Failure::from(GpuError::from(error)))?;
-        let (fits, wanted) =
-            (largest_capacity(&plan, &caps).context, context.min(about.model.context));
-        if fits < wanted {
-            let message =
-                format!("this GPU has room for {fits} tokens of context, not for {wanted}");
+        let fits = largest_capacity(&plan, &caps).context;
+        if fits < context.min(about.model.context) {
+            let message = format!("this GPU has room for no more than {fits} tokens of context");
             return Err(Failure::new(&message, Some("choose a shorter context")).into());
         }
         Ok(())
@@ -70,11 +52,12 @@ impl Manifest {
 }
 
 /// A model on the GPU that can be talked to.
-#[wasm_bindgen]
+#[wasm_bindgen(getter_with_clone)]
 pub struct Chat {
     engine: Engine,
     text: Text,
-    about: String,
+    /// What was loaded: `{architecture, sha256, notes, weight_bytes, context, caps, kernels}`.
+    pub about: String,
 }
 
 #[wasm_bindgen]
@@ -85,7 +68,7 @@ impl Chat {
         files: Files,
         verified: bool,
         context: u32,
-        seconds: f64,
+        seconds: u32,
         progress: Function,
     ) -> Result<Chat, JsValue> {
         // Without a manifest there are MD5 sums of shards, which only a reader of whole shards can compare.
@@ -95,35 +78,22 @@ impl Chat {
         let text = text.ok_or_else(|| {
             Failure::new(&"the bundle has no tokenizer.json", Some("it can only run on token ids"))
         })?;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "whole seconds since 1970"
-        )]
-        let text = text.with_date(Date::from_unix_seconds(seconds as u64));
+        let text = text.with_date(Date::from_unix_seconds(seconds.into()));
         let engine = Engine::load(&bundle, Device::Gpu, None, context, |bytes| {
             // A page that fails to show progress is no reason to stop.
             progress.call1(&JsValue::NULL, &JsValue::from_f64(bytes as f64)).ok();
         });
         let engine = engine.await.map_err(Failure::from)?;
-        let gpu = engine.gpu();
         let about = json!({
             "architecture": bundle.model().architecture,
             "sha256": bundle.sha256(),
             "notes": bundle.notes(),
             "weight_bytes": bundle.weight_bytes(),
             "context": engine.context(),
-            "device": engine.runs_on().to_string(),
             "caps": engine.caps(),
-            "kernels": gpu.map(GpuExecutor::kernels),
-            "cache_bytes": gpu.map(GpuExecutor::cache_bytes),
+            "kernels": engine.gpu().map(GpuExecutor::kernels),
         });
         Ok(Self { about: about.to_string(), engine, text })
-    }
-
-    /// What was loaded, and what it runs on.
-    pub fn about(&self) -> String {
-        self.about.clone()
     }
 
     /// Answers a conversation, `[{role, content}]`, with at most so many tokens, chosen as `sampling` says (what it leaves

@@ -10,7 +10,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut bindgen = Bindgen::new();
     bindgen.input_path(module).out_name("packlight").typescript(false);
     // Without a bundler there is nothing that could find the module for us; the page says where it is.
-    bindgen.web(true)?.omit_default_module_path(false).remove_name_section(true).remove_producers_section(true);
+    bindgen
+        .web(true)?
+        .omit_default_module_path(false)
+        .remove_name_section(true)
+        .remove_producers_section(true);
     bindgen.generate(folder)?;
     Ok(())
 }
