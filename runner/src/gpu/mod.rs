@@ -18,4 +18,4 @@ pub use caps::{Caps, Feature, SubgroupSizes};
 pub use device::{Adapter, Gpu, Listed, adapters};
 pub use error::{CapacityError, GpuError, PlanError, UploadError};
 pub use executor::GpuExecutor;
-pub use place::{Piece, Placed, Placement, Region, Scales, Words, largest_capacity};
+pub use place::{Floats, Piece, Placed, Placement, Region, Words, largest_capacity};

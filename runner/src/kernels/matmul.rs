@@ -39,7 +39,7 @@ pub(super) const MATVEC_PLAIN: Kernel = Kernel {
     name: "matvec plain",
     op: KernelOp::MatvecPlain,
     source: &[PRELUDE, HALVES, PLAIN, LINEAR, DOT, VECTOR],
-    overrides: &["BFLOAT16", "ODD", "LANES"],
+    overrides: &["VALUES", "ODD", "LANES"],
     ..MATVEC
 };
 
@@ -143,7 +143,7 @@ fn lanes(words: Words, columns: u32) -> u32 {
     let words = match words {
         Words::Grouped { order: Order::Kn, .. } => return 8,
         Words::Grouped { layout, .. } => layout.words_per_row(columns.into()),
-        Words::Plain { .. } => u64::from(columns.div_ceil(2)),
+        Words::Plain { values } => (values.bytes() * u64::from(columns)).div_ceil(4),
     };
     match words {
         ..64 => 8,
