@@ -95,11 +95,11 @@ impl Server {
         match request.method() {
             Method::Options => preflight(),
             Method::Get | Method::Head => {
-                match (self.shown(request.url()), self.open(request.url())) {
-                    (Some(file), _) => page(file),
-                    (None, Some(file)) => {
+                match (self.open(request.url()), self.shown(request.url())) {
+                    (Some(file), _) => {
                         self.send(request, file).unwrap_or_else(|_| plain(500, "it cannot be read"))
                     }
+                    (None, Some(file)) => page(file),
                     (None, None) => {
                         plain(404, "there is no such file; /packlight.json lists those there are")
                     }

@@ -30,6 +30,15 @@ export class Tab {
     this.errors = [];
   }
 
+  /** Runs something in the worker before anything else there, as another browser would have it. @param {string} script */
+  async inWorker(script) {
+    await this.page.route("**/page/failure.js", async (route) => {
+      const body = await (await route.fetch()).text();
+      await route.fulfill({ contentType: "text/javascript", body: `if (!self.document) { ${script} }\n${body}` });
+    });
+    await this.page.reload();
+  }
+
   /** Presses Load and waits until it is over; returns what the page then says. */
   async load() {
     const before = await this.count(["loaded", "failed"]);

@@ -97,6 +97,11 @@ const tests = {
       if (prompt.includes("France")) assert.match(answer.text, /Paris/);
     }
     await picture(tab, "chat");
+    const stopped = tab.ask(PROMPTS[2], 200);
+    await tab.page.locator("#messages .assistant > div").filter({ hasText: /\w/ }).waitFor();
+    await tab.page.getByRole("button", { name: "Stop" }).click();
+    const { finish, tokens } = await stopped;
+    assert.ok(finish === "interrupted" && tokens.length < 20, `${finish} ${tokens.length}`);
 
     host.heal();
     const again = await Tab.open(context, host.url);
@@ -165,6 +170,21 @@ const tests = {
     await picture(tab, "plain");
   },
 
+  async "where files cannot be written the Cache API keeps them, and nothing where that is not wanted"(context) {
+    const tab = await Tab.open(context, host.url);
+    await tab.page.getByLabel("Keep the download").uncheck();
+    await tab.loads();
+    assert.deepEqual(await tab.kept(), {});
+    await tab.inWorker("delete FileSystemFileHandle.prototype.createWritable;");
+    await tab.loads();
+    assert.deepEqual(await tab.kept(), {});
+    host.heal();
+    await tab.loads();
+    assert.deepEqual(host.asked.map(({ name }) => name), ["packlight.json"]);
+    await tab.press("Free the cache", /empty/);
+    assert.deepEqual(await tab.page.evaluate(async () => (await (await caches.open("packlight")).keys()).length), 0);
+  },
+
   async "two tabs download once"(context) {
     host.delay = 1000;
     const tabs = await Promise.all([Tab.open(context, host.url), Tab.open(context, host.url)]);
@@ -204,11 +224,7 @@ const tests = {
     };
     for (const [name, [message, stub]] of Object.entries(stubs)) {
       const tab = await Tab.open(context, host.url);
-      await tab.page.route("**/page/failure.js", async (route) => {
-        const body = await (await route.fetch()).text();
-        await route.fulfill({ contentType: "text/javascript", body: `if (!self.document) { ${stub} }\n${body}` });
-      });
-      await tab.page.reload();
+      await tab.inWorker(stub);
       await tab.refuses(message);
       await picture(tab, `lacks-${name}`);
       assert.ok(!host.asked.some(({ name }) => name === SHARD));
