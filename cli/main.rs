@@ -16,6 +16,7 @@ mod devices;
 mod inspect;
 mod interrupt;
 mod pack;
+mod page;
 mod place;
 mod probe;
 mod progress;

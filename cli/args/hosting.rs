@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::parse_limit;
+use crate::page::Page;
 
 /// Where downloads are kept.
 #[derive(Debug, clap::Args)]
@@ -20,6 +21,10 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 for any that is free.
     #[arg(long, default_value_t = 8000, value_name = "N")]
     pub(crate) port: u16,
+    /// Serve the page that runs the bundle in a browser, too: the one that this binary carries, or that of a folder
+    /// which `web/build` has made.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub(crate) web: Option<Page>,
 }
 
 /// Check what a web page on another origin would meet at a bundle's URL.

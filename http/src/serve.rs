@@ -38,6 +38,15 @@ impl ServeError {
     }
 }
 
+/// A file of a page that is served beside the folder's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageFile {
+    /// `index.html` or `page/main.js`: without a slash at its beginning.
+    pub path: String,
+    pub media_type: &'static str,
+    pub bytes: Vec<u8>,
+}
+
 /// A server of one folder's files, for this machine only.
 pub struct Server {
     listener: TcpListener,
@@ -45,6 +54,7 @@ pub struct Server {
     folder: PathBuf,
     /// What a file of that name is to be called.
     media_type: fn(&str) -> &'static str,
+    page: Vec<PageFile>,
 }
 
 impl Server {
@@ -59,7 +69,13 @@ impl Server {
         let busy = |error: io::Error| ServeError::Port { port, reason: error.to_string() };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(busy)?;
         let address = listener.local_addr().map_err(busy)?;
-        Ok(Self { listener, address, folder, media_type })
+        Ok(Self { listener, address, folder, media_type, page: Vec::new() })
+    }
+
+    /// With a page, whose `index.html` is what the address itself shows.
+    #[must_use]
+    pub fn with_page(self, page: Vec<PageFile>) -> Self {
+        Self { page, ..self }
     }
 
     /// Where it listens, as a URL.
@@ -87,14 +103,30 @@ impl Server {
     fn respond(&self, request: &Request) -> Answer {
         match request.method.as_str() {
             "OPTIONS" => preflight(),
-            "GET" | "HEAD" => match self.open(&request.target) {
-                Some(file) => {
+            "GET" | "HEAD" => match (self.open(&request.target), self.shown(&request.target)) {
+                (Some(file), _) => {
                     self.send(request, file).unwrap_or_else(|_| plain(500, "it cannot be read"))
                 }
-                None => plain(404, "there is no such file; /packlight.json lists those there are"),
+                (None, Some(file)) => page(file),
+                (None, None) => {
+                    plain(404, "there is no such file; /packlight.json lists those there are")
+                }
             },
             _ => plain(405, "only GET, HEAD and OPTIONS").with("Allow", METHODS),
         }
+    }
+
+    /// The file of the page that a request is for.
+    fn shown(&self, url: &str) -> Option<&PageFile> {
+        let path = url.split(['?', '#']).next().unwrap_or_default().strip_prefix('/')?;
+        let index = path.is_empty() || path.ends_with('/');
+        self.page.iter().find(|file| {
+            if index {
+                file.path.strip_prefix(path) == Some("index.html")
+            } else {
+                file.path == path
+            }
+        })
     }
 
     /// The file of a request, if it is one of the folder's own.
@@ -158,6 +190,13 @@ fn preflight() -> Answer {
         .with("Access-Control-Max-Age", "86400")
         // Chromium asks whether a public page may reach this machine.
         .with("Access-Control-Allow-Private-Network", "true")
+}
+
+fn page(file: &PageFile) -> Answer {
+    let length = file.bytes.len() as u64;
+    answer(200, io::Cursor::new(file.bytes.clone()), length)
+        .with("Cache-Control", "no-cache")
+        .with("Content-Type", file.media_type)
 }
 
 fn plain(status: u16, text: &'static str) -> Answer {

@@ -308,6 +308,7 @@ impl<S: Source> Bundle<S> {
                     let bytes =
                         bytes.map_err(|error| error.naming_record(shard, start, file.bytes))?;
                     cutter.push(&bytes, sink)?;
+                    sink.settle().await?;
                     progress(bytes.len() as u64);
                 }
             }

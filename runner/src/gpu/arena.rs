@@ -105,6 +105,11 @@ impl Arena {
         Ok(())
     }
 
+    /// See [`crate::executor::WeightSink::settle`].
+    pub(super) async fn settle(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
+        self.flow.settle(gpu).await
+    }
+
     /// Whether every record is there; else the first that is not.
     pub(super) fn finish(&self) -> Result<(), UploadError> {
         let mut missing = self.records.values().filter(|upload| !upload.is_whole()).peekable();

@@ -298,6 +298,10 @@ impl WeightSink for GpuExecutor {
         }
         self.arena.write(&self.gpu, record, offset, bytes)
     }
+
+    async fn settle(&mut self) -> Result<(), GpuError> {
+        self.arena.settle(&self.gpu).await
+    }
 }
 
 /// `[tokens, width / 2]` cosines and sines. The angle is rounded to f32 first, as transformers does.
