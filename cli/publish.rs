@@ -3,15 +3,24 @@
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{HumanBytes, ProgressBar};
 use packlight_pack::{VerifyOptions, verify};
-use packlight_publish::{Action, Options, Plan, Progress, Published, Release, Stage, Step, Store};
+use packlight_publish::{
+    Action, Options, PageFile, Plan, Progress, Published, Release, Stage, Step, Store,
+};
 use serde_json::json;
 
 use crate::args::PublishArgs;
+use crate::page::Page;
 use crate::report::Hinted;
 use crate::{interrupt, progress};
 
 pub(crate) fn run(args: &PublishArgs) -> anyhow::Result<bool> {
-    let release = Release::open(&args.bundle)?;
+    let page = args.web.as_ref().map(Page::files).transpose()?.unwrap_or_default();
+    let page = page.into_iter().map(|file| PageFile {
+        path: file.path,
+        media_type: file.media_type.into(),
+        bytes: file.bytes.into(),
+    });
+    let release = Release::open(&args.bundle)?.with_page(page.collect());
     let store = Store::open(&args.url)?;
     refuse_damaged(args)?;
     let options = Options { concurrency: args.concurrency.into(), prune: args.prune };
@@ -80,6 +89,7 @@ fn print_plan(args: &PublishArgs, release: &Release, store: &Store, plan: &Plan<
             Stage::Manifests => "manifests",
             Stage::Switch => "switch",
             Stage::After => "after it",
+            Stage::Page => "page",
         };
         table.add_row([stage, action, path, &bytes.to_string()]);
     }

@@ -61,6 +61,10 @@ pub(crate) struct PublishArgs {
     /// Files that are on their way at once; each needs 8 MiB of memory.
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) concurrency: u16,
+    /// Send the page that runs the bundle in a browser, too: the one that this binary carries, or that of a folder which
+    /// `web/build` has made.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub(crate) web: Option<Page>,
     /// In the end remove files of earlier releases from that prefix, and nothing else.
     #[arg(long)]
     pub(crate) prune: bool,

@@ -9,6 +9,7 @@ mod connector;
 mod error;
 mod holdings;
 mod naming;
+mod page;
 mod plan;
 mod release;
 mod run;
@@ -16,6 +17,7 @@ mod store;
 mod upload;
 
 pub use error::PublishError;
+pub use page::PageFile;
 pub use plan::{Action, Options, Plan, Stage, Step};
 pub use release::Release;
 pub use run::{Progress, Published};

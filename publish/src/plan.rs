@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::error::PublishError;
 use crate::holdings::Holdings;
 use crate::naming::{is_manifest, is_weights, stale};
+use crate::page::PageFile;
 use crate::release::Release;
 use crate::store::Store;
 
@@ -24,7 +25,7 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// It is not there.
+    /// It is not there, or not as it is here.
     Send,
     /// Something else is there under its name.
     Replace,
@@ -45,6 +46,8 @@ pub enum Stage {
     Switch,
     /// What readers of the release before need under this name until the switch.
     After,
+    /// The page that runs the bundle.
+    Page,
 }
 
 /// A file and what is done about it.
@@ -92,6 +95,12 @@ impl<'a> Plan<'a> {
             };
             let (path, bytes) = (PACKLIGHT.to_owned(), release.json.len() as u64);
             steps.push(Step { path, bytes, stage: Stage::Switch, action });
+            for PageFile { path, bytes, .. } in &release.page {
+                let there = store.holds(path, bytes).await?;
+                let action = if there { Action::Keep } else { Action::Send };
+                let (path, bytes) = (path.clone(), bytes.len() as u64);
+                steps.push(Step { path, bytes, stage: Stage::Page, action });
+            }
             steps.sort_by_key(|step| step.stage);
             let names = holdings.objects.keys();
             let stale = stale(names, &release.manifest, holdings.manifest.as_ref());

@@ -11,6 +11,7 @@ use packlight_formats::manifest::packlight::PACKLIGHT;
 use packlight_formats::manifest::{File, Packlight};
 
 use crate::error::PublishError;
+use crate::page::PageFile;
 
 /// A bundle's folder and what its manifest says.
 #[derive(Debug)]
@@ -19,6 +20,7 @@ pub struct Release {
     pub(crate) manifest: Packlight,
     /// packlight.json, byte for byte.
     pub(crate) json: Bytes,
+    pub(crate) page: Vec<PageFile>,
 }
 
 impl Release {
@@ -39,7 +41,13 @@ impl Release {
                 return Err(PublishError::Damaged { file: path.clone() });
             }
         }
-        Ok(Self { folder: folder.into(), manifest, json })
+        Ok(Self { folder: folder.into(), manifest, json, page: Vec::new() })
+    }
+
+    /// With a page, which is sent when the bundle is there.
+    #[must_use]
+    pub fn with_page(self, page: Vec<PageFile>) -> Self {
+        Self { page, ..self }
     }
 
     /// SHA-256 of packlight.json, which identifies the bundle.

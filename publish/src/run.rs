@@ -36,8 +36,8 @@ pub struct Published {
     pub stale: Vec<String>,
 }
 
-const STAGES: [Stage; 5] =
-    [Stage::Weights, Stage::Sidecars, Stage::Manifests, Stage::Switch, Stage::After];
+const STAGES: [Stage; 6] =
+    [Stage::Weights, Stage::Sidecars, Stage::Manifests, Stage::Switch, Stage::After, Stage::Page];
 
 impl Plan<'_> {
     /// Sends what is to be sent.
@@ -98,14 +98,18 @@ impl Plan<'_> {
         if let Some(file) = self.release.manifest.file(&step.path) {
             return upload(self.store, self.release, file, failed, sent).await;
         }
-        let json = &self.release.json;
-        let headers = Headers {
-            media_type: "application/json".into(),
-            cache_control: cache_control(false),
-            identity: sha256(json),
+        let page = self.release.page.iter().find(|file| file.path == step.path);
+        let (media_type, bytes) = match page {
+            Some(file) => (file.media_type.as_str(), &file.bytes),
+            None => ("application/json", &self.release.json),
         };
-        self.store.put(PACKLIGHT, json.clone(), &headers).await?;
-        sent(json.len() as u64);
+        let headers = Headers {
+            media_type: media_type.into(),
+            cache_control: cache_control(false),
+            identity: sha256(bytes),
+        };
+        self.store.put(&step.path, bytes.clone(), &headers).await?;
+        sent(bytes.len() as u64);
         Ok(())
     }
 

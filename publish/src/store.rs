@@ -174,6 +174,15 @@ impl Store {
         }
     }
 
+    /// Whether a small object has these bytes: as it was noted when it was sent, or by reading it, in a folder.
+    pub(crate) async fn holds(&self, name: &str, bytes: &Bytes) -> Result<bool, PublishError> {
+        if self.attributes {
+            let noted = self.identity(name, bytes.len() as u64, u64::MAX).await?;
+            return Ok(noted.is_some_and(|noted| noted == sha256(bytes)));
+        }
+        Ok(self.get(name).await?.is_some_and(|found| found == *bytes))
+    }
+
     /// The same by reading it, a chunk at a time.
     pub(crate) async fn read_identity(
         &self,

@@ -42,6 +42,28 @@ fn a_folder_is_a_store() {
     assert!(there == contents(&bundle("new-hashed")));
 }
 
+/// The page lies beside the bundle and in folders below, and none of it is taken for a release's.
+#[test]
+fn a_page_goes_along() {
+    let (folder, page) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    fs_err::create_dir(page.path().join("page")).unwrap();
+    fs_err::write(page.path().join("index.html"), "<!doctype html>").unwrap();
+    fs_err::write(page.path().join("page/a.js"), "1").unwrap();
+    let (url, web) = (url(folder.path()), format!("--web={}", page.path().display()));
+    let published = packlight!("publish", bundle("old-hashed"), url, web, "--json").json();
+    let sent = published["sent"].as_array().unwrap();
+    // The page comes last, when the bundle is there.
+    assert_eq!(sent[sent.len() - 3], "packlight.json");
+    assert_eq!(fs_err::read(folder.path().join("page/a.js")).unwrap(), b"1");
+
+    fs_err::write(page.path().join("page/a.js"), "2").unwrap();
+    let again = packlight!("publish", bundle("old-hashed"), url, web, "--json").json();
+    assert_eq!(again["sent"], serde_json::json!(["page/a.js"]));
+    packlight!("publish", bundle("new-hashed"), url, "--prune").ok();
+    assert_eq!(fs_err::read(folder.path().join("index.html")).unwrap(), b"<!doctype html>");
+    assert_eq!(fs_err::read(folder.path().join("page/a.js")).unwrap(), b"2");
+}
+
 #[test]
 fn what_is_no_store_is_said() {
     let mut said = String::new();
