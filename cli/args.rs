@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use crate::bench::BenchArgs;
 use packlight_convert::OverrideRule;
 use packlight_formats::manifest::Names;
 use packlight_formats::quant::codes::CODES;
@@ -30,6 +31,7 @@ pub(crate) enum Command {
     Probe(ProbeArgs),
     Cache(CacheArgs),
     Devices(DevicesArgs),
+    Bench(BenchArgs),
     Demo(DemoArgs),
 }
 
@@ -356,8 +358,8 @@ impl SamplingArgs {
 /// What kernels may rely on.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct CapsArgs {
-    /// What kernels may rely on. auto: the adapter's limits; none: only what WebGPU guarantees. Add +f16 or +subgroups
-    /// to use those, as in `none,+f16`.
+    /// What kernels may rely on. auto: the adapter's limits; none: only what WebGPU guarantees. Add +f16, +subgroups
+    /// or +coop (cooperative matrices, with both of them) to use those, as in `none,+f16`.
     #[arg(
         long,
         default_value = "auto",

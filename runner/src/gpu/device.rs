@@ -25,7 +25,7 @@ pub struct Listed {
     pub offers: Caps,
     /// Whether times can be measured on it.
     pub timestamps: bool,
-    /// Cooperative matrices as `f16 16x16x16 f32`: type of the factors, M, N and K, type of the sums. No kernel uses them.
+    /// Cooperative matrices as `f16 16x16x16 f32`: type of the factors, M, N and K, type of the sums. 
     pub cooperative_matrices: Vec<String>,
 }
 
@@ -58,6 +58,7 @@ pub struct Gpu {
     pub(super) queue: wgpu::Queue,
     adapter: Adapter,
     caps: Caps,
+    timestamps: bool,
     fault: Arc<Mutex<Option<Fault>>>,
 }
 
@@ -75,10 +76,13 @@ impl Gpu {
         let found = found().await.into_iter().next().ok_or(GpuError::NoAdapter)?;
         let adapter = Adapter::of(&found.get_info());
         let caps = granted(Caps::of(&found), ceiling.unwrap_or(Caps::auto()), &adapter.name)?;
+        // They change nothing but what can be measured.
+        let times = found.features() & wgpu::Features::TIMESTAMP_QUERY;
         let request = wgpu::DeviceDescriptor {
             label: Some("packlight"),
-            required_features: caps.features(),
+            required_features: caps.features() | times,
             required_limits: caps.limits(&found.limits()),
+            experimental_features: experimental(caps),
             ..wgpu::DeviceDescriptor::default()
         };
         let (device, queue) = found
@@ -92,7 +96,7 @@ impl Gpu {
         device.on_uncaptured_error(Arc::new(move |error| keep_first(&slot, error.into())));
         let slot = Arc::clone(&fault);
         device.set_device_lost_callback(move |_, why| keep_first(&slot, Fault::Lost(why)));
-        Ok(Self { device, queue, adapter, caps, fault })
+        Ok(Self { device, queue, adapter, caps, timestamps: !times.is_empty(), fault })
     }
 
     /// The same device, said to have other subgroups than it has.
@@ -110,6 +114,11 @@ impl Gpu {
     /// What kernels may rely on.
     pub fn caps(&self) -> Caps {
         self.caps
+    }
+
+    /// Whether times can be taken on the device.
+    pub(super) fn has_timestamps(&self) -> bool {
+        self.timestamps
     }
 
     /// The first error since the last check, if any: uploads and submissions are checked after the fact.
@@ -169,6 +178,19 @@ fn granted(offers: Caps, ceiling: Caps, adapter: &str) -> Result<Caps, GpuError>
     match caps.f16 {
         Feature::Missing => Err(GpuError::NoF16 { adapter: adapter.into() }),
         Feature::Off | Feature::On(()) => Ok(caps),
+    }
+}
+
+/// Leave to use what wgpu calls experimental, for those who ask for it (`--caps +coop`).
+#[expect(unsafe_code, reason = "wgpu wants to be told that its experiments may misbehave")]
+fn experimental(caps: Caps) -> wgpu::ExperimentalFeatures {
+    if caps.cooperative.is_on() {
+        // SAFETY: wgpu asks users to accept that these features may have faults, undefined behaviour among them, which is
+        // why nothing but `+coop` turns them on. The one kernel that uses them keeps its loads and stores within arrays
+        // of workgroup memory whose sizes are constants.
+        unsafe { wgpu::ExperimentalFeatures::enabled() }
+    } else {
+        wgpu::ExperimentalFeatures::disabled()
     }
 }
 

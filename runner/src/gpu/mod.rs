@@ -9,6 +9,7 @@ mod executor;
 mod flow;
 mod pipelines;
 mod place;
+mod profile;
 mod readback;
 mod steps;
 #[cfg(test)]
@@ -18,4 +19,5 @@ pub use caps::{Caps, Feature, SubgroupSizes};
 pub use device::{Adapter, Gpu, Listed, adapters};
 pub use error::{CapacityError, GpuError, PlanError, UploadError};
 pub use executor::GpuExecutor;
+pub use profile::Timed;
 pub use place::{Piece, Placed, Placement, Region, Scales, Words, largest_capacity};

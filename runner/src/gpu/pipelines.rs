@@ -59,7 +59,8 @@ fn make(gpu: &Gpu, call: &Call) -> Pipeline {
         entry_point: Some(kernel.entry),
         compilation_options: wgpu::PipelineCompilationOptions {
             constants: &constants,
-            ..wgpu::PipelineCompilationOptions::default()
+            // Every kernel writes what it reads there.
+            zero_initialize_workgroup_memory: false,
         },
         cache: None,
     });
@@ -77,7 +78,12 @@ fn entries(kernel: &Kernel) -> Vec<wgpu::BindGroupLayoutEntry> {
         .map(|(binding, ty)| wgpu::BindGroupLayoutEntry {
             binding,
             visibility: wgpu::ShaderStages::COMPUTE,
-            ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+            ty: wgpu::BindingType::Buffer {
+                ty,
+                // Calls that are given to the device together have a `live` each.
+                has_dynamic_offset: binding == 0,
+                min_binding_size: None,
+            },
             count: None,
         })
         .collect()

@@ -2,6 +2,8 @@
 
 use packlight_formats::quant::Order;
 
+use super::matmul_coop;
+use super::matvec_q4::{self, Product, Then};
 use super::{
     Call, GROUPED, GROUPED_OVERRIDES, HALVES, Kernel, KernelOp, Need, PLAIN, PLAIN_OVERRIDES,
     PRELUDE, Read, ReadWrite, Resource, Site, Work, overrides, rows_of,
@@ -10,7 +12,7 @@ use crate::gpu::{PlanError, Words};
 use crate::plan::{SlotId, WeightId};
 
 /// Up to this many rows the weight is read anew for each; beyond, a tile amortises it.
-const FEW: u32 = 4;
+pub(super) const FEW: u32 = 4;
 
 const LINEAR: &str = include_str!("linear.wgsl");
 const DOT: &str = include_str!("dot.wgsl");
@@ -19,7 +21,7 @@ const VECTOR_SUBGROUPS: &str = include_str!("matvec_subgroups.wgsl");
 const TILES: &str = include_str!("matmul.wgsl");
 const TILE_F32: &str = include_str!("tile_f32.wgsl");
 const TILE_F16: &str = include_str!("tile_f16.wgsl");
-const ENABLE_F16: &str = "enable f16;\n";
+pub(super) const ENABLE_F16: &str = "enable f16;\n";
 const ARGS: &[&str] = &["rows_of", "columns", "first_row", "rows", "out_width", "has_bias"];
 
 pub(super) const MATVEC: Kernel = Kernel {
@@ -89,7 +91,7 @@ pub(super) const MATMUL_PLAIN: Kernel = Kernel {
     ..MATMUL
 };
 
-/// Both kernels for every piece of the weight; the live row count decides which of them runs.
+/// Kernels for few and for many rows, for every piece of the weight; the live row count decides which of them runs.
 pub(super) fn calls(
     site: Site<'_>,
     x: SlotId,
@@ -108,11 +110,15 @@ pub(super) fn calls(
         Words::Grouped { .. } => (KernelOp::Matvec, KernelOp::Matmul),
         Words::Plain { .. } => (KernelOp::MatvecPlain, KernelOp::MatmulPlain),
     };
+    let product = Product { x, norm: None, weight, bias, then: Then::Write, out };
+    let few = matvec_q4::calls(site, product)?;
     let lanes = lanes(words, columns);
     let vector_rows = site.threads(matvec)? / lanes;
     // TOKENS and ROWS of matmul.wgsl.
     let (tile, tile_rows) = (32, site.threads(matmul)? / 2);
-    let mut calls = Vec::with_capacity(2 * pieces.len());
+    let many = matmul_coop::calls(site, x, weight, bias, out)?;
+    let (has_few, has_many) = (few.is_some(), many.is_some());
+    let mut calls: Vec<Call> = few.into_iter().chain(many).flatten().collect();
     for &piece in pieces {
         let has_bias = u32::from(bias.is_some());
         let args = [rows_of(rows), columns, piece.first_row, piece.rows, out_width, has_bias];
@@ -123,14 +129,19 @@ pub(super) fn calls(
             bias_buffer,
             Resource::Slot(out),
         ];
-        let few =
-            Work { rows, tile: 1, groups: piece.rows.div_ceil(vector_rows), applies: 1..=FEW };
-        let vector = site.call(matvec, &args, &buffers, few)?;
-        let with_lanes = overrides.iter().copied().chain([lanes]).collect();
-        calls.push(Call { overrides: with_lanes, ..vector });
+        if !has_few {
+            let few = Work::per_row(rows, piece.rows.div_ceil(vector_rows));
+            let vector =
+                site.call(matvec, &args, &buffers, Work { applies: 1..=FEW, ..few })?;
+            let with_lanes = overrides.iter().copied().chain([lanes]).collect();
+            calls.push(Call { overrides: with_lanes, ..vector });
+        }
 
+        if has_many {
+            continue;
+        }
         let groups = piece.rows.div_ceil(tile_rows);
-        let many = Work { rows, tile, groups, applies: FEW + 1..=u32::MAX };
+        let many = Work { tile, applies: FEW + 1..=u32::MAX, ..Work::per_row(rows, groups) };
         let tiles = site.call(matmul, &args, &buffers, many)?;
         calls.push(Call { overrides: overrides.clone(), ..tiles });
     }
