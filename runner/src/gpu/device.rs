@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::caps::{Caps, Feature};
 use super::error::GpuError;
+use super::trust;
 
 /// An adapter, in words.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -82,7 +83,7 @@ impl Gpu {
             label: Some("packlight"),
             required_features: caps.features() | times,
             required_limits: caps.limits(&found.limits()),
-            experimental_features: experimental(caps),
+            experimental_features: trust::experimental(caps),
             ..wgpu::DeviceDescriptor::default()
         };
         let (device, queue) = found
@@ -178,19 +179,6 @@ fn granted(offers: Caps, ceiling: Caps, adapter: &str) -> Result<Caps, GpuError>
     match caps.f16 {
         Feature::Missing => Err(GpuError::NoF16 { adapter: adapter.into() }),
         Feature::Off | Feature::On(()) => Ok(caps),
-    }
-}
-
-/// Leave to use what wgpu calls experimental, for those who ask for it (`--caps +coop`).
-#[expect(unsafe_code, reason = "wgpu wants to be told that its experiments may misbehave")]
-fn experimental(caps: Caps) -> wgpu::ExperimentalFeatures {
-    if caps.cooperative.is_on() {
-        // SAFETY: wgpu asks users to accept that these features may have faults, undefined behaviour among them, which is
-        // why nothing but `+coop` turns them on. The one kernel that uses them keeps its loads and stores within arrays
-        // of workgroup memory whose sizes are constants.
-        unsafe { wgpu::ExperimentalFeatures::enabled() }
-    } else {
-        wgpu::ExperimentalFeatures::disabled()
     }
 }
 

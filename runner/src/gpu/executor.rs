@@ -103,6 +103,11 @@ impl GpuExecutor {
             })
             .await?;
         let mut pipelines = Pipelines::default();
+        #[cfg(not(target_arch = "wasm32"))]
+        {
+            pipelines.prepare(gpu, &calls);
+            gpu.check("making pipelines")?;
+        }
         let mut dispatches = gpu
             .scoped("making pipelines", || {
                 let dispatch = |(index, call): (u64, &Call)| {

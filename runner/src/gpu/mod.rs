@@ -12,6 +12,7 @@ mod place;
 mod profile;
 mod readback;
 mod steps;
+mod trust;
 #[cfg(test)]
 pub(crate) mod tests;
 

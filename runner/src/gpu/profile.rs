@@ -19,7 +19,8 @@ pub struct Timed {
 
 /// Bytes of each buffer of [`Gpu::copy_speed`]: far more than caches hold.
 const COPIED: u64 = 256 << 20;
-const COPIES: u32 = 16;
+const COPIES: usize = 16;
+const COPY_GROUPS: u32 = 4096;
 /// The most queries that a set holds.
 const MOST_QUERIES: usize = wgpu::QUERY_SET_MAX_QUERIES as usize;
 
@@ -98,22 +99,55 @@ impl Gpu {
     /// Bytes that the device reads and writes a second where it copies a large buffer.
     pub async fn copy_speed(&self) -> Result<f64, GpuError> {
         const DOING: &str = "copying";
-        let bytes = COPIED.min(self.caps().buffer_bytes);
+        let bytes = COPIED.min(self.caps().binding_bytes).min(self.caps().buffer_bytes);
+        let bytes = bytes / 16 * 16;
         let buffer = |label| {
             self.device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some(label),
                 size: bytes,
-                usage: wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
+                usage: wgpu::BufferUsages::STORAGE,
                 mapped_at_creation: false,
             })
         };
-        let (from, to) =
-            self.scoped("allocating buffers to copy", || (buffer("from"), buffer("to"))).await?;
+        let make = || {
+            let source = wgpu::ShaderSource::Wgsl(include_str!("copy.wgsl").into());
+            let label = Some("copy");
+            let module =
+                self.device.create_shader_module(wgpu::ShaderModuleDescriptor { label, source });
+            let pipeline =
+                self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                    label,
+                    layout: None,
+                    module: &module,
+                    entry_point: Some("copy"),
+                    compilation_options: wgpu::PipelineCompilationOptions::default(),
+                    cache: None,
+                });
+            let buffers = [buffer("from"), buffer("to")];
+            // One after the other, so that each copy waits for the last.
+            let bind = |buffers: [&wgpu::Buffer; 2]| {
+                let entries = [entry(0, buffers[0]), entry(1, buffers[1])];
+                let layout = &pipeline.get_bind_group_layout(0);
+                self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+                    label,
+                    layout,
+                    entries: &entries,
+                })
+            };
+            let groups = [bind([&buffers[0], &buffers[1]]), bind([&buffers[1], &buffers[0]])];
+            (pipeline, groups)
+        };
+        let (pipeline, groups) = self.scoped("allocating buffers to copy", make).await?;
         let copies = || {
             let descriptor = wgpu::CommandEncoderDescriptor { label: Some("copies") };
             let mut encoder = self.device.create_command_encoder(&descriptor);
-            for _ in 0..COPIES {
-                encoder.copy_buffer_to_buffer(&from, 0, &to, 0, bytes);
+            {
+                let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+                pass.set_pipeline(&pipeline);
+                for group in groups.iter().cycle().take(COPIES) {
+                    pass.set_bind_group(0, group, &[]);
+                    pass.dispatch_workgroups(COPY_GROUPS, 1, 1);
+                }
             }
             self.queue.submit([encoder.finish()])
         };
@@ -123,8 +157,13 @@ impl Gpu {
         let start = std::time::Instant::now();
         let submitted = copies();
         self.wait(Some(submitted), DOING)?;
-        let moved = 2.0 * bytes as f64 * f64::from(COPIES);
+        let moved = 2.0 * bytes as f64 * COPIES as f64;
         self.check(DOING)?;
         Ok(moved / start.elapsed().as_secs_f64())
     }
+}
+
+fn entry(binding: u32, buffer: &wgpu::Buffer) -> wgpu::BindGroupEntry<'_> {
+    let buffer = buffer.as_entire_buffer_binding();
+    wgpu::BindGroupEntry { binding, resource: wgpu::BindingResource::Buffer(buffer) }
 }

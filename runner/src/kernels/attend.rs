@@ -48,7 +48,7 @@ pub(super) const ATTEND_SPLIT: Kernel = Kernel {
     needs: &[],
     entry: "attend",
     source: &[PRELUDE, include_str!("attend_split.wgsl")],
-    overrides: &["TURN"],
+    overrides: &["TURN", "WIDTH"],
     args: &[
         "heads",
         "kv_heads",
@@ -70,7 +70,7 @@ pub(super) const ATTEND_SPLIT: Kernel = Kernel {
         "v_eps",
     ],
     buffers: &[Read, Read, Read, Read, ReadWrite, ReadWrite, ReadWrite],
-    workgroup_bytes: 4 * 512 * 4 + 128 * (4 + 1 + 4 + 1) * 4 + 8 * 4,
+    workgroup_bytes: 5 * WIDEST_HEAD * 4 + 128 * (4 + 1 + 4 + 1) * 4 + 8 * 4,
     invocations: 128,
 };
 
@@ -161,6 +161,11 @@ pub(super) fn split(
     let Heads { slot, offset, heads, head_dim } = q;
     let stride = site.width(slot);
     let offsets = turned.map_or([0; 2], |turned| [turned.k.offset, turned.v.offset]);
+    // The kernel norms values with a thread for each four of them.
+    let is_wide = site.threads(KernelOp::AttendSplit)? < head_dim / 4;
+    if is_wide && turned.is_some_and(|turned| turned.v_eps.is_some()) {
+        return Ok(None);
+    }
     if [head_dim, stride, offset].iter().chain(&offsets).any(|n| !n.is_multiple_of(4)) {
         return Ok(None);
     }
@@ -218,7 +223,7 @@ pub(super) fn split(
     let spread = Some(Spread { share: SHARE, most, window: scores.window });
     let spread = Work { spread, ..work.clone() };
     let split = site.call(KernelOp::AttendSplit, &args, &buffers, spread)?;
-    let split = Call { overrides: vec![turned.is_some().into()], ..split };
+    let split = Call { overrides: vec![turned.is_some().into(), head_dim / 4], ..split };
     let args = [heads, head_dim, window, SHARE, most];
     let merge = site.call(KernelOp::AttendMerge, &args, &[parts, Resource::Slot(out)], work)?;
     Ok(Some(vec![split, merge]))

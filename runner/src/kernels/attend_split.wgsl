@@ -3,13 +3,11 @@
 // Dao et al. 2023). Four threads share a key, so that neighbours read side by side.
 //
 // With TURN, what comes before in a plan is done on the way, for a call of one token: queries and the new key are
-// normed and turned, and key and value stored. No workgroup reads what another one stores here.
+// normed and turned, and key and value stored. Workgroups that read that row of the cache meanwhile make nothing of it.
 
 override TURN: bool;
 // Keys of a block, one a thread.
 override BLOCK: u32 = THREADS;
-const WIDEST: u32 = 512u;
-const WIDEST_FOURS: u32 = WIDEST / 4u;
 // Fours of the mixed values that a thread keeps: enough for the fewest threads.
 const MOST_SUMS: u32 = 2u;
 // Threads that mix the same four values, for every so many keys one.
@@ -57,13 +55,19 @@ struct Args {
 // [T, heads, shares, head_dim + 2]: the mix, the highest score and the sum
 @group(0) @binding(8) var<storage, read_write> parts: array<f32>;
 
-// As they are projected
-var<workgroup> raw: array<vec4<f32>, WIDEST_FOURS>;
+// Fours of a head.
+override WIDTH: u32;
+// Threads that mix the same four values, for every so many keys one.
+override TEAMS: u32 = max(THREADS / WIDTH, 1u);
+
+// Of the head: query, key and value as they are projected
+var<workgroup> raw_query: array<vec4<f32>, WIDTH>;
+var<workgroup> raw_key: array<vec4<f32>, WIDTH>;
 // Normed, turned and scaled
-var<workgroup> query: array<vec4<f32>, WIDEST_FOURS>;
+var<workgroup> query: array<vec4<f32>, WIDTH>;
 // Of the token itself, with TURN
-var<workgroup> own_key: array<vec4<f32>, WIDEST_FOURS>;
-var<workgroup> own_value: array<vec4<f32>, WIDEST_FOURS>;
+var<workgroup> own_key: array<vec4<f32>, WIDTH>;
+var<workgroup> own_value: array<vec4<f32>, WIDTH>;
 // [BLOCK, 4]: a key's score in parts
 override SCORES: u32 = 4u * BLOCK;
 var<workgroup> scores: array<f32, SCORES>;
@@ -74,28 +78,7 @@ var<workgroup> mixes: array<vec4<f32>, THREADS>;
 var<workgroup> partial: array<f32, THREADS>;
 var<workgroup> eighths: array<f32, 8>;
 
-fn load_raw(lane: u32, start: u32) {
-    workgroupBarrier();
-    for (var i = lane; i < args.head_dim / 4u; i += THREADS) {
-        raw[i] = qkv[start / 4u + i];
-    }
-    workgroupBarrier();
-}
-
-// What `raw` is multiplied by to be normed.
-fn norm_factor(eps: f32) -> f32 {
-    var squares = 0.0;
-    for (var i = 0u; i < args.head_dim / 4u; i++) {
-        squares += dot(raw[i], raw[i]);
-    }
-    return 1.0 / sqrt(squares / f32(args.head_dim) + eps);
-}
-
-fn raw_at(d: u32) -> f32 {
-    return raw[d / 4u][d % 4u];
-}
-
-// Where the pair of value `d` is: its index, whether the value is its second, and the first of both.
+// Where the pair of value `d` is: its index, whether the value is its second, and both.
 struct Pair {
     index: u32,
     is_second: bool,
@@ -107,85 +90,85 @@ fn pair_of(d: u32) -> Pair {
     if args.neighbours == 1u {
         return Pair(d / 2u, d % 2u == 1u, d / 2u * 2u, d / 2u * 2u + 1u);
     }
-    let index = d % max(args.pairs, 1u);
-    return Pair(index, d >= args.pairs, index, index + args.pairs);
+    let is_second = d >= args.pairs;
+    let index = select(d, d - args.pairs, is_second);
+    return Pair(index, is_second, index, index + args.pairs);
 }
 
-fn turned(d: u32, first: f32, second: f32) -> f32 {
-    let pair = pair_of(d);
-    let turn = turns[live.first * args.pairs + pair.index];
-    if pair.is_second {
+fn turn_of(d: u32) -> vec2<f32> {
+    return turns[live.first * args.pairs + pair_of(d).index];
+}
+
+fn turned(d: u32, turn: vec2<f32>, first: f32, second: f32) -> f32 {
+    if pair_of(d).is_second {
         return second * turn.x + first * turn.y;
     }
     return first * turn.x - second * turn.y;
 }
 
-fn query_at(d: u32, factor: f32) -> f32 {
-    var a = raw_at(d) * factor;
+fn raw_query_at(d: u32) -> f32 {
+    var a = raw_query[d / 4u][d % 4u];
     if (args.normed & 1u) != 0u {
         a *= q_norm[d];
     }
     return a;
 }
 
-fn key_at(d: u32, factor: f32) -> f32 {
-    var a = raw_at(d) * factor;
+fn raw_key_at(d: u32) -> f32 {
+    var a = raw_key[d / 4u][d % 4u];
     if (args.normed & 2u) != 0u {
         a *= k_norm[d];
     }
     return a;
 }
 
-fn make_query(lane: u32, start: u32) {
-    load_raw(lane, start);
-    var factor = args.scale;
-    if TURN && (args.normed & 1u) != 0u {
-        factor *= norm_factor(args.q_eps);
-    }
-    for (var i = lane; i < args.head_dim / 4u; i += THREADS) {
-        var four = raw[i] * factor;
-        if TURN {
-            for (var j = 0u; j < 4u; j++) {
-                let d = 4u * i + j;
-                if d < 2u * args.pairs {
-                    let pair = pair_of(d);
-                    four[j] = turned(d, query_at(pair.first, factor), query_at(pair.second, factor));
-                } else {
-                    four[j] = query_at(d, factor);
-                }
-            }
-        }
-        query[i] = four;
-    }
+// What values with this sum of squares are multiplied by to be normed.
+fn norm_factor(squares: f32, eps: f32) -> f32 {
+    return 1.0 / sqrt(squares / f32(args.head_dim) + eps);
 }
 
-fn make_own(lane: u32, kv_head: u32) {
-    load_raw(lane, args.k_offset + kv_head * args.head_dim);
-    var factor = 1.0;
-    if (args.normed & 2u) != 0u {
-        factor = norm_factor(args.k_eps);
-    }
-    for (var i = lane; i < args.head_dim / 4u; i += THREADS) {
-        var four = vec4<f32>();
-        for (var j = 0u; j < 4u; j++) {
-            let d = 4u * i + j;
-            if d < 2u * args.pairs {
-                let pair = pair_of(d);
-                four[j] = turned(d, key_at(pair.first, factor), key_at(pair.second, factor));
-            } else {
-                four[j] = key_at(d, factor);
-            }
+// Four values of the query and of the token's own key, from the raw ones of all threads.
+fn turn_four(i: u32) {
+    var q_factor = args.scale;
+    var k_factor = 1.0;
+    if (args.normed & 1u) != 0u {
+        var squares = 0.0;
+        for (var j = 0u; j < WIDTH; j++) {
+            squares += dot(raw_query[j], raw_query[j]);
         }
-        own_key[i] = four;
+        q_factor *= norm_factor(squares, args.q_eps);
     }
-    load_raw(lane, args.v_offset + kv_head * args.head_dim);
-    factor = 1.0;
+    if (args.normed & 2u) != 0u {
+        var squares = 0.0;
+        for (var j = 0u; j < WIDTH; j++) {
+            squares += dot(raw_key[j], raw_key[j]);
+        }
+        k_factor = norm_factor(squares, args.k_eps);
+    }
     if (args.normed & 4u) != 0u {
-        factor = norm_factor(args.v_eps);
+        var squares = 0.0;
+        for (var j = 0u; j < WIDTH; j++) {
+            squares += dot(own_value[j], own_value[j]);
+        }
+        // Kept aside: others still read what is there.
+        mixes[i % THREADS] = own_value[i] * norm_factor(squares, args.v_eps);
     }
-    for (var i = lane; i < args.head_dim / 4u; i += THREADS) {
-        own_value[i] = raw[i] * factor;
+    var q_four = vec4<f32>();
+    var k_four = vec4<f32>();
+    for (var j = 0u; j < 4u; j++) {
+        let d = 4u * i + j;
+        if d < 2u * args.pairs {
+            let turn = turn_of(d);
+            let pair = pair_of(d);
+            q_four[j] = turned(d, turn, raw_query_at(pair.first), raw_query_at(pair.second));
+            k_four[j] = turned(d, turn, raw_key_at(pair.first), raw_key_at(pair.second));
+        } else {
+            q_four[j] = raw_query_at(d);
+            k_four[j] = raw_key_at(d);
+        }
     }
+    query[i] = q_four * q_factor;
+    own_key[i] = k_four * k_factor;
 }
 
 // The largest of all threads' values. Between two calls there is a barrier.
@@ -207,6 +190,18 @@ fn largest(lane: u32, value: f32) -> f32 {
     return most;
 }
 
+// No more are seen than the ring has, so it wraps once at most.
+fn row_at(base_row: u32, i: u32, positions: u32) -> u32 {
+    let row = base_row + i;
+    return select(row, row - positions, row >= positions);
+}
+
+// The weight of the block's key `i` that is in the cache.
+fn weight_of(i: u32, count: u32, has_own: bool, base: u32, own: u32) -> f32 {
+    let weight = weights[min(i, BLOCK - 1u)];
+    return select(0.0, weight, i < count && !(has_own && base + i == own));
+}
+
 @compute @workgroup_size(THREADS)
 fn attend(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -226,12 +221,11 @@ fn attend(
     if t >= live.tokens {
         return;
     }
-    let width = args.head_dim / 4u;
-    let kv_stride = args.kv_heads * width;
+    let kv_stride = args.kv_heads * WIDTH;
     let positions = arrayLength(&keys) / kv_stride;
     let heads_per_kv = args.heads / args.kv_heads;
     let kv_head = head / heads_per_kv;
-    let kv_start = kv_head * width;
+    let kv_start = kv_head * WIDTH;
 
     // Positions first..end are seen; the last of them is the query's own.
     let end = live.past + t + 1u;
@@ -243,55 +237,71 @@ fn attend(
     let each = (((end - first) + shares - 1u) / shares + BLOCK - 1u) / BLOCK * BLOCK;
     let start = first + share * each;
     let stop = min(start + each, end);
-
-    make_query(lane, t * args.stride + args.q_offset + head * args.head_dim);
     let has_own = TURN && start < stop && stop == end;
-    if has_own {
-        make_own(lane, kv_head);
+
+    let q_start = (t * args.stride + args.q_offset) / 4u + head * WIDTH;
+    for (var i = lane; i < WIDTH; i += THREADS) {
+        if TURN {
+            raw_query[i] = qkv[q_start + i];
+            raw_key[i] = qkv[args.k_offset / 4u + kv_start + i];
+            own_value[i] = qkv[args.v_offset / 4u + kv_start + i];
+        } else {
+            query[i] = qkv[q_start + i] * args.scale;
+        }
+    }
+    workgroupBarrier();
+    if TURN {
+        for (var i = lane; i < WIDTH; i += THREADS) {
+            turn_four(i);
+        }
         workgroupBarrier();
-        if head % heads_per_kv == 0u {
+        // A norm of values is made for heads that have a thread for each four.
+        if (args.normed & 4u) != 0u && lane < WIDTH {
+            own_value[lane] = mixes[lane];
+        }
+        workgroupBarrier();
+        if has_own && head % heads_per_kv == 0u {
             let row = own % positions * kv_stride + kv_start;
-            for (var i = lane; i < width; i += THREADS) {
+            for (var i = lane; i < WIDTH; i += THREADS) {
                 keys[row + i] = own_key[i];
                 values[row + i] = own_value[i];
             }
         }
     }
-    workgroupBarrier();
 
     // Finite, because WGSL promises nothing about infinities.
     var highest = -1e30;
     // Of the exponentials of this thread's keys.
     var total = 0.0;
-    // Threads are dealt out to fours of the mix; each takes every `teams`th key.
-    let teams = max(THREADS / width, 1u);
-    let team = lane / width;
+    // Threads are dealt out to fours of the mix; each takes every TEAMS-th key.
+    let team = lane / WIDTH;
     var sums = array<vec4<f32>, MOST_SUMS>();
     for (var base = start; base < stop; base += BLOCK) {
-        // Four threads a key.
+        let count = min(BLOCK, stop - base);
+        let base_row = base % positions;
+        // Four threads a key. What is beyond the last key is read from the first, so that no load waits for a branch.
         let part = lane % 4u;
-        for (var i = lane / 4u; i < BLOCK; i += FOURS) {
-            let position = base + i;
+        for (var k = 0u; k < 4u; k++) {
+            let i = lane / 4u + k * FOURS;
+            let at = row_at(base_row, select(0u, i, i < count), positions) * kv_stride + kv_start;
             var score = 0.0;
-            if position < stop {
-                if has_own && position == own {
-                    for (var d = part; d < width; d += 4u) {
-                        score += dot(query[d], own_key[d]);
-                    }
-                } else {
-                    let row = position % positions * kv_stride + kv_start;
-                    for (var d = part; d < width; d += 4u) {
-                        score += dot(query[d], keys[row + d]);
-                    }
+            for (var d = 0u; d < WIDTH; d += 4u) {
+                if d + part < WIDTH {
+                    score += dot(query[d + part], keys[at + d + part]);
                 }
             }
             scores[4u * i + part] = score;
         }
         workgroupBarrier();
-        let count = min(BLOCK, stop - base);
         var score = -1e30;
         if lane < count {
             score = scores[4u * lane] + scores[4u * lane + 1u] + scores[4u * lane + 2u] + scores[4u * lane + 3u];
+            if has_own && base + lane == own {
+                score = 0.0;
+                for (var d = 0u; d < WIDTH; d++) {
+                    score += dot(query[d], own_key[d]);
+                }
+            }
             if args.softcap > 0.0 {
                 score = softcapped(score, args.softcap);
             }
@@ -302,24 +312,32 @@ fn attend(
         if lane < count {
             weight = exp(score - new_highest);
         }
-        weights[lane] = weight;
         total = total * fade + weight;
+        weights[lane] = weight;
         workgroupBarrier();
-        let base_row = base % positions;
         for (var i = 0u; i < MOST_SUMS; i++) {
-            let four = lane % width + i * THREADS;
-            sums[i] *= fade;
-            if team < teams && four < width {
-                for (var j = team; j < count; j += teams) {
-                    // No more are seen than the ring has, so it wraps once at most.
-                    let row = base_row + j;
-                    let wrapped = select(row, row - positions, row >= positions);
-                    if has_own && base + j == own {
-                        sums[i] += weights[j] * own_value[four];
-                    } else {
-                        sums[i] += weights[j] * values[wrapped * kv_stride + kv_start + four];
+            let four = lane % WIDTH + i * THREADS;
+            if team < TEAMS && four < WIDTH {
+                var sum = sums[i] * fade;
+                for (var j = team; j < BLOCK; j += 4u * TEAMS) {
+                    if j >= count {
+                        break;
                     }
+                    // Weights of what was not scored are zero, and so is that of the token's own value here.
+                    let at = vec4<u32>(j, j + TEAMS, j + 2u * TEAMS, j + 3u * TEAMS);
+                    let a = values[row_at(base_row, select(0u, at.x, at.x < count), positions) * kv_stride + kv_start + four];
+                    let b = values[row_at(base_row, select(0u, at.y, at.y < count), positions) * kv_stride + kv_start + four];
+                    let c = values[row_at(base_row, select(0u, at.z, at.z < count), positions) * kv_stride + kv_start + four];
+                    let d = values[row_at(base_row, select(0u, at.w, at.w < count), positions) * kv_stride + kv_start + four];
+                    sum += weight_of(at.x, count, has_own, base, own) * a;
+                    sum += weight_of(at.y, count, has_own, base, own) * b;
+                    sum += weight_of(at.z, count, has_own, base, own) * c;
+                    sum += weight_of(at.w, count, has_own, base, own) * d;
                 }
+                if has_own && team == 0u && own < base + count {
+                    sum += weights[own - base] * own_value[four];
+                }
+                sums[i] = sum;
             }
         }
         highest = new_highest;
@@ -341,10 +359,10 @@ fn attend(
         mixes[lane] = sums[i];
         workgroupBarrier();
         let four = lane + i * THREADS;
-        if lane < width && four < width {
+        if lane < WIDTH && four < WIDTH {
             var sum = mixes[lane];
-            for (var k = 1u; k < teams; k++) {
-                sum += mixes[lane + k * width];
+            for (var k = 1u; k < TEAMS; k++) {
+                sum += mixes[lane + k * WIDTH];
             }
             for (var j = 0u; j < 4u; j++) {
                 parts[out + 4u * four + j] = sum[j];

@@ -44,6 +44,12 @@ var<workgroup> scores: array<f32, QUERIES * SCORE_PITCH>;
 // [QUERIES, 8]: the largest of each eighth of the scores of a query; in the end the sums of the exponentials
 var<workgroup> eighths: array<f32, THREADS>;
 
+// No more are seen than the ring has, so it wraps once at most.
+fn row_at(base_row: u32, i: u32, positions: u32) -> u32 {
+    let row = base_row + i;
+    return select(row, row - positions, row >= positions);
+}
+
 @compute @workgroup_size(THREADS)
 fn attend(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -87,6 +93,7 @@ fn attend(
     var upper = array<vec4<f32>, MOST_SUMS>();
     var lower = array<vec4<f32>, MOST_SUMS>();
     for (var base = first; base < end; base += KEYS) {
+        let base_row = base % positions;
         // Scores of queries row and row + 1 with keys column and column + 16.
         var a = 0.0;
         var b = 0.0;
@@ -102,22 +109,21 @@ fn attend(
                 if four < width {
                     let t = min(first_query + r, last_query);
                     query = q[t * args.stride / 4u + q_start + four] * args.scale;
-                    let position = min(base + r, end - 1u);
-                    key = keys[position % positions * kv_stride + kv_start + four];
+                    key = keys[row_at(base_row, min(r, end - 1u - base), positions) * kv_stride + kv_start + four];
                 }
                 tile[r * PITCH + i % DEPTH] = query;
                 tile[K_TILE + r * PITCH + i % DEPTH] = key;
             }
             workgroupBarrier();
             for (var i = 0u; i < DEPTH; i++) {
-                let p = tile[row * PITCH + i];
-                let q = tile[(row + 1u) * PITCH + i];
+                let upper_query = tile[row * PITCH + i];
+                let lower_query = tile[(row + 1u) * PITCH + i];
                 let k = tile[K_TILE + column * PITCH + i];
                 let l = tile[K_TILE + (column + 16u) * PITCH + i];
-                a += dot(p, k);
-                b += dot(p, l);
-                c += dot(q, k);
-                d += dot(q, l);
+                a += dot(upper_query, k);
+                b += dot(upper_query, l);
+                c += dot(lower_query, k);
+                d += dot(lower_query, l);
             }
         }
         scores[row * SCORE_PITCH + column] = a;
@@ -171,21 +177,21 @@ fn attend(
                     let four = first_four + j % VALUE_FOURS;
                     var value = vec4<f32>();
                     if four < width {
-                        let position = min(base + j / VALUE_FOURS, end - 1u);
-                        value = values[position % positions * kv_stride + kv_start + four];
+                        let key = min(j / VALUE_FOURS, end - 1u - base);
+                        value = values[row_at(base_row, key, positions) * kv_stride + kv_start + four];
                     }
                     tile[j] = value;
                 }
                 workgroupBarrier();
-                var p = upper[i] * upper_fade;
-                var q = lower[i] * lower_fade;
+                var upper_sum = upper[i] * upper_fade;
+                var lower_sum = lower[i] * lower_fade;
                 for (var j = 0u; j < KEYS; j++) {
                     let value = tile[j * VALUE_FOURS + column];
-                    p += scores[row * SCORE_PITCH + j] * value;
-                    q += scores[(row + 1u) * SCORE_PITCH + j] * value;
+                    upper_sum += scores[row * SCORE_PITCH + j] * value;
+                    lower_sum += scores[(row + 1u) * SCORE_PITCH + j] * value;
                 }
-                upper[i] = p;
-                lower[i] = q;
+                upper[i] = upper_sum;
+                lower[i] = lower_sum;
                 workgroupBarrier();
             }
         }

@@ -5,8 +5,7 @@ use packlight_formats::quant::Order;
 use super::matmul_coop;
 use super::matvec_q4::{self, Product, Then};
 use super::{
-    Call, GROUPED, GROUPED_OVERRIDES, HALVES, Kernel, KernelOp, Need, PLAIN, PLAIN_OVERRIDES,
-    PRELUDE, Read, ReadWrite, Resource, Site, Work, overrides, rows_of,
+    Call, GROUPED, HALVES, Kernel, KernelOp, Need, PLAIN, PRELUDE, Read, ReadWrite, Resource, Site, Work, overrides, rows_of,
 };
 use crate::gpu::{PlanError, Words};
 use crate::plan::{SlotId, WeightId};
@@ -67,10 +66,11 @@ pub(super) const MATMUL: Kernel = Kernel {
     needs: &[],
     entry: "matmul",
     source: &[PRELUDE, HALVES, GROUPED, LINEAR, TILES, TILE_F32],
-    overrides: GROUPED_OVERRIDES,
+    overrides:
+        &["BITS", "GROUP", "ZERO", "HIGH_FIRST", "TRANSPOSED", "SCALES", "WHOLE", "TOKENS"],
     args: ARGS,
     buffers: &[Read, Read, Read, Read, ReadWrite],
-    workgroup_bytes: 20 * (9 + 33) * 16,
+    workgroup_bytes: 20 * (17 + 33) * 16,
     invocations: 256,
 };
 
@@ -79,7 +79,7 @@ pub(super) const MATMUL_F16: Kernel = Kernel {
     name: "matmul f16",
     needs: &[Need::F16],
     source: &[ENABLE_F16, PRELUDE, HALVES, GROUPED, LINEAR, TILES, TILE_F16],
-    workgroup_bytes: 20 * (9 + 33) * 8 + (256 + 32 + 128) * 4,
+    workgroup_bytes: 20 * (17 + 33) * 8 + (256 + 64 + 128) * 4,
     ..MATMUL
 };
 
@@ -87,7 +87,7 @@ pub(super) const MATMUL_PLAIN: Kernel = Kernel {
     name: "matmul plain",
     op: KernelOp::MatmulPlain,
     source: &[PRELUDE, HALVES, PLAIN, LINEAR, TILES, TILE_F32],
-    overrides: PLAIN_OVERRIDES,
+    overrides: &["BFLOAT16", "ODD", "TOKENS"],
     ..MATMUL
 };
 
@@ -114,8 +114,10 @@ pub(super) fn calls(
     let few = matvec_q4::calls(site, product)?;
     let lanes = lanes(words, columns);
     let vector_rows = site.threads(matvec)? / lanes;
-    // TOKENS and ROWS of matmul.wgsl.
-    let (tile, tile_rows) = (32, site.threads(matmul)? / 2);
+    // ROWS of matmul.wgsl, and its TOKENS with the row counts that they are for: short tiles waste less, tall ones reuse
+    // more.
+    let tile_rows = site.threads(matmul)? / 2;
+    let tiles = [(32, FEW + 1..=32), (64, 33..=u32::MAX)];
     let many = matmul_coop::calls(site, x, weight, bias, out)?;
     let (has_few, has_many) = (few.is_some(), many.is_some());
     let mut calls: Vec<Call> = few.into_iter().chain(many).flatten().collect();
@@ -141,9 +143,12 @@ pub(super) fn calls(
             continue;
         }
         let groups = piece.rows.div_ceil(tile_rows);
-        let many = Work { tile, applies: FEW + 1..=u32::MAX, ..Work::per_row(rows, groups) };
-        let tiles = site.call(matmul, &args, &buffers, many)?;
-        calls.push(Call { overrides: overrides.clone(), ..tiles });
+        for (tile, applies) in tiles.clone() {
+            let many = Work { tile, applies, ..Work::per_row(rows, groups) };
+            let call = site.call(matmul, &args, &buffers, many)?;
+            let with_tokens = overrides.iter().copied().chain([tile]).collect();
+            calls.push(Call { overrides: with_tokens, ..call });
+        }
     }
     Ok(calls)
 }

@@ -34,6 +34,7 @@ pub(super) const MATMUL_COOP: Kernel = Kernel {
         ENABLE_F16,
         "enable wgpu_cooperative_matrix;\n",
         PRELUDE,
+        matvec_q4::CODES,
         include_str!("matmul_coop.wgsl"),
     ],
     overrides: &["ZERO"],

@@ -2,9 +2,6 @@
 // row. Eight subgroups of 32 threads have 32 tokens by 32 rows each: two by two matrices of 16 x 16. Factors are f16,
 // sums f32. x comes from halve.wgsl; a row's values are its codes times its scale, rounded to f16.
 
-// The code that stands for zero.
-override ZERO: u32;
-
 const TOKENS: u32 = 64u;
 const ROWS: u32 = 128u;
 // Fours of a row of a tile; two more, so that rows begin in different banks.
@@ -65,9 +62,8 @@ fn fetch(first_token: u32, tokens: u32, first_row: u32, group: u32, lane: u32) -
     return result;
 }
 
-fn four_of(word: u32, shift: u32, scale: f32) -> vec4<f16> {
-    let codes = vec4<u32>(word >> shift, word >> (shift + 4u), word >> (shift + 8u), word >> (shift + 12u)) & vec4<u32>(15u);
-    return vec4<f16>((vec4<f32>(codes) - f32(ZERO)) * scale);
+fn four_of(word: u32, scale: f32) -> vec4<f16> {
+    return vec4<f16>(codes_of(word) * (scale * CODE_SCALES));
 }
 
 @compute @workgroup_size(THREADS)
@@ -92,19 +88,22 @@ fn matmul(
     var c = coop_mat16x16<f32, C>();
     var d = coop_mat16x16<f32, C>();
     let steps = args.columns / 32u;
+    // Two steps are under way while a third is multiplied.
     var next = fetch(first_token, tokens, first_row, 0u, lane);
+    var after = fetch(first_token, tokens, first_row, min(1u, steps - 1u), lane);
     for (var step = 0u; step < steps; step++) {
         let x_at = lane / 4u * PITCH + lane % 4u * 2u;
         x_tile[x_at] = next.x[0];
         x_tile[x_at + 1u] = next.x[1];
         let w_at = lane / 2u * PITCH + lane % 2u * 4u;
-        w_tile[w_at] = four_of(next.words.x, 0u, next.scale);
-        w_tile[w_at + 1u] = four_of(next.words.x, 16u, next.scale);
-        w_tile[w_at + 2u] = four_of(next.words.y, 0u, next.scale);
-        w_tile[w_at + 3u] = four_of(next.words.y, 16u, next.scale);
+        w_tile[w_at] = four_of(next.words.x, next.scale);
+        w_tile[w_at + 1u] = four_of(next.words.x >> 16u, next.scale);
+        w_tile[w_at + 2u] = four_of(next.words.y, next.scale);
+        w_tile[w_at + 3u] = four_of(next.words.y >> 16u, next.scale);
         workgroupBarrier();
-        if step + 1u < steps {
-            next = fetch(first_token, tokens, first_row, step + 1u, lane);
+        next = after;
+        if step + 2u < steps {
+            after = fetch(first_token, tokens, first_row, step + 2u, lane);
         }
         for (var k = 0u; k < 8u; k += 4u) {
             let x_upper = coopLoadT<coop_mat16x16<f16, A>>(&x_tile[token_part * PITCH + k], PITCH);

@@ -13,6 +13,8 @@ use super::{
 use crate::gpu::{PlanError, Words};
 use crate::plan::{SlotId, WeightId};
 
+/// How words become numbers.
+pub(super) const CODES: &str = include_str!("codes_q4.wgsl");
 const SOURCE: &str = include_str!("matvec_q4.wgsl");
 
 pub(super) const MATVEC_Q4: Kernel = Kernel {
@@ -20,7 +22,7 @@ pub(super) const MATVEC_Q4: Kernel = Kernel {
     op: KernelOp::MatvecQ4,
     needs: &[],
     entry: "matvec",
-    source: &[PRELUDE, HALVES, ACTIVATION, include_str!("reduce_workgroup.wgsl"), SOURCE],
+    source: &[PRELUDE, HALVES, ACTIVATION, CODES, include_str!("reduce_workgroup.wgsl"), SOURCE],
     overrides: &["ZERO", "SCALES", "NORM", "GATED", "RESIDUAL", "LANES"],
     args: &[
         "from_rows_of",
@@ -36,6 +38,7 @@ pub(super) const MATVEC_Q4: Kernel = Kernel {
         "activation",
         "eps",
         "scale",
+        "passes",
     ],
     buffers: &[Read, Read, Read, Read, Read, ReadWrite],
     workgroup_bytes: MOST_LANES * 9 * 16 + 256 * (16 + 4),
@@ -45,11 +48,13 @@ pub(super) const MATVEC_Q4: Kernel = Kernel {
 pub(super) const MATVEC_Q4_SUBGROUPS: Kernel = Kernel {
     name: "matvec q4 subgroups",
     needs: &[Need::Subgroups],
-    source: &[PRELUDE, HALVES, ACTIVATION, include_str!("reduce_subgroups.wgsl"), SOURCE],
+    source: &[PRELUDE, HALVES, ACTIVATION, CODES, include_str!("reduce_subgroups.wgsl"), SOURCE],
     ..MATVEC_Q4
 };
 
 const MOST_LANES: u32 = 64;
+/// More workgroups than these keep no device busier; each takes more rows instead.
+const WORKGROUPS: u32 = 384;
 
 /// A matmul and what is done with it in passing.
 #[derive(Clone, Copy)]
@@ -121,6 +126,9 @@ pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>
                 (out_width, 0, gate, up, activation_number(activation), 1.0)
             }
         };
+        let per_pass = threads / lanes * if is_gated { 2 } else { 4 };
+        let passes = outputs.div_ceil(per_pass).div_ceil(WORKGROUPS);
+        let groups = outputs.div_ceil(per_pass * passes);
         let eps = norm.map_or(0.0, |(_, eps)| eps);
         let args = [
             rows_of(site.rows(x)),
@@ -136,6 +144,7 @@ pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>
             activation,
             eps.to_bits(),
             scale.to_bits(),
+            passes,
         ];
         let buffers = [
             Resource::Codes(*piece),
@@ -145,8 +154,6 @@ pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>
             bias_buffer,
             Resource::Slot(out),
         ];
-        let per_workgroup = threads / lanes * if is_gated { 2 } else { 4 };
-        let groups = outputs.div_ceil(per_workgroup);
         let work = Work { applies: 1..=FEW, ..Work::per_row(rows, groups) };
         let call = site.call(KernelOp::MatvecQ4, &args, &buffers, work)?;
         Ok(Call { overrides: overrides.to_vec(), ..call })

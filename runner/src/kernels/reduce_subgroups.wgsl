@@ -21,6 +21,8 @@ var<workgroup> squares_of: array<f32, THREADS>;
 
 fn reduce(thread: Thread, sums: vec4<f32>, squares: f32) -> Reduced {
     let lane = thread.lane;
+    // What was read here last time may be overwritten now.
+    workgroupBarrier();
     // Threads of one subgroup follow each other, so a subgroup no larger than LANES has the rows of one team.
     var step = 1u;
     var sum = sums;

@@ -18,6 +18,8 @@ var<workgroup> squares_of: array<f32, THREADS>;
 
 fn reduce(thread: Thread, sums: vec4<f32>, squares: f32) -> Reduced {
     let lane = thread.lane;
+    // What was read here last time may be overwritten now.
+    workgroupBarrier();
     sums_of[lane] = sums;
     squares_of[lane] = squares;
     workgroupBarrier();
