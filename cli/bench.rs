@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::engine::Engine;
 use packlight_runner::executor::{Output, Want};
-use packlight_runner::gpu::{Gpu, Timed};
+use packlight_runner::gpu::{Gpu, GpuExecutor, Timed};
 use serde::Serialize;
 
 use crate::args::{CacheFolder, CapsArgs, DeviceChoice};
@@ -63,7 +63,7 @@ struct Report {
     prefill: Vec<Prefill>,
     decode: Vec<Decode>,
     /// The dispatches of the longest prefill and of a token after it, summed by kernel; nothing without timestamps.
-    kernels: Vec<Kernels>,
+    calls: Vec<Call>,
 }
 
 #[derive(Serialize)]
@@ -84,7 +84,7 @@ struct Decode {
 }
 
 #[derive(Serialize)]
-struct Kernels {
+struct Call {
     tokens: usize,
     context: usize,
     kernels: Vec<Kernel>,
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     let first_token_s = start.elapsed().as_secs_f64();
 
     let copy = engine.gpu().map(|gpu| pollster::block_on(gpu.gpu().copy_speed())).transpose()?;
-    let matrix_bytes = engine.gpu().map_or(0, |gpu| gpu.matrix_bytes());
+    let matrix_bytes = engine.gpu().map_or(0, GpuExecutor::matrix_bytes);
     let mut report = Report {
         adapter: engine.runs_on().to_string(),
         caps: engine.caps().unwrap_or(args.caps.caps),
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         copy_bytes_per_s: copy.unwrap_or(0.0),
         prefill: Vec::new(),
         decode: Vec::new(),
-        kernels: Vec::new(),
+        calls: Vec::new(),
     };
     for &tokens in &args.prefill {
         let s = median(args.repeat, || prefill(&mut engine, &text[..tokens]))?;
@@ -153,7 +153,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         for (context, call) in [(0, &text[..tokens]), (tokens, &text[tokens..=tokens])] {
             if let Some(timed) = pollster::block_on(engine.profile(call))? {
                 let tokens = call.len();
-                report.kernels.push(Kernels { tokens, context, kernels: by_kernel(&timed) });
+                report.calls.push(Call { tokens, context, kernels: by_kernel(&timed) });
             }
         }
     }
@@ -166,10 +166,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<bool> {
 }
 
 /// The median of some measurements, after one that does not count.
-fn median(
-    repeat: usize,
-    mut measure: impl FnMut() -> anyhow::Result<f64>,
-) -> anyhow::Result<f64> {
+fn median(repeat: usize, mut measure: impl FnMut() -> anyhow::Result<f64>) -> anyhow::Result<f64> {
     measure()?;
     let mut times = (0..repeat).map(|_| measure()).collect::<Result<Vec<_>, _>>()?;
     times.sort_by(f64::total_cmp);
@@ -240,7 +237,7 @@ fn text_of(report: &Report) -> String {
     if report.copy_bytes_per_s > 0.0 {
         let _ = writeln!(out, "copy {:>43.1} GB/s", report.copy_bytes_per_s / 1e9);
     }
-    for Kernels { tokens, context, kernels } in &report.kernels {
+    for Call { tokens, context, kernels } in &report.calls {
         let total: f64 = kernels.iter().map(|kernel| kernel.s).sum();
         let count: usize = kernels.iter().map(|kernel| kernel.dispatches).sum();
         let _ = writeln!(

@@ -12,7 +12,7 @@ use packlight_runner::source::Source;
 use packlight_runner::text::{Text, TextError};
 use serde_json::json;
 
-use crate::answer::{Answer, End, Limit, Manner};
+use crate::answer::{self, Answer, End, Limit, Manner};
 use crate::args::RunArgs;
 use crate::interrupt::Interrupt;
 use crate::report::{self, Hinted};
@@ -104,7 +104,7 @@ impl Chat<'_> {
         };
         let answer = self.answer(&prompt, limit)?;
         if self.args.json {
-            println!("{}", answer.report(&prompt, &self.engine));
+            println!("{}", answer::report(&answer, &prompt, &self.engine));
         } else {
             match answer.end {
                 End::Context => eprintln!("note: ended because the context is full"),

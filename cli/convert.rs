@@ -13,8 +13,8 @@ use packlight_formats::manifest::packlight::About;
 use packlight_formats::quant::{Codes, Rounding, Scheme, Storage};
 use packlight_formats::record::RecordSpec;
 use packlight_pack::{
-    ClaimOptions, Contents, Cut, Draft, Occupied, PackError, ShardPlan, Sidecar, Written,
-    plan_shards,
+    ClaimOptions, Contents, Cut, DEFAULT_SHARD_BYTES, Draft, Occupied, PackError, ShardPlan,
+    Sidecar, Written, plan_shards,
 };
 
 use crate::args::{ConvertArgs, RoundingChoice};
@@ -91,7 +91,27 @@ pub(crate) struct Job<'a> {
     pub(crate) calibration: Option<Windows>,
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    /// A conversion without any choice but these.
+    pub(crate) fn usual(
+        checkpoint: &'a Checkpoint,
+        scheme: &'static Scheme,
+        codes: &'static Codes,
+    ) -> anyhow::Result<Self> {
+        let conversion = Conversion::plan(checkpoint, scheme, &[], codes)?;
+        let records = conversion.records();
+        Ok(Self {
+            shards: plan_shards(&records, DEFAULT_SHARD_BYTES),
+            sidecars: sidecars::collect(checkpoint, scheme, None)?.files,
+            cut: Cut::default(),
+            occupied: Occupied::Refuse,
+            options: StreamOptions { allow_non_finite: false, rounding: Rounding::default() },
+            calibration: None,
+            records,
+            conversion,
+        })
+    }
+
     /// What will be written, cut and checked against the limits of the host.
     pub(crate) fn draft(&self) -> Result<Draft, PackError> {
         let Self { conversion, records, shards, .. } = self;

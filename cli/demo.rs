@@ -5,11 +5,9 @@ use std::time::Instant;
 
 use comfy_table::{Table, presets};
 use indicatif::{HumanBytes, ProgressBar};
-use packlight_convert::{Checkpoint, Conversion, StreamOptions};
-use packlight_formats::quant::{Codes, Rounding, Scheme};
-use packlight_pack::{
-    Cut, DEFAULT_SHARD_BYTES, Occupied, VerifyOptions, Written, plan_shards, verify,
-};
+use packlight_convert::Checkpoint;
+use packlight_formats::quant::{Codes, Scheme};
+use packlight_pack::{VerifyOptions, Written, verify};
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::engine::{Engine, RunsOn};
 use packlight_runner::generate::{Generation, generate};
@@ -20,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::args::DemoArgs;
 use crate::convert::Job;
-use crate::{run, sidecars};
+use crate::run;
 
 /// The checkpoint in `demo/`, carried in the binary so that the demo runs from anywhere.
 const FILES: [(&str, &[u8]); 5] = [
@@ -84,19 +82,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<bool> {
 
 fn convert(checkpoint: &std::path::Path, bundle: &std::path::Path) -> anyhow::Result<Written> {
     let checkpoint = Checkpoint::open(checkpoint)?;
-    let scheme = Scheme::DEFAULT;
-    let conversion = Conversion::plan(&checkpoint, scheme, &[], Codes::DEFAULT)?;
-    let records = conversion.records();
-    let job = Job {
-        shards: plan_shards(&records, DEFAULT_SHARD_BYTES),
-        sidecars: sidecars::collect(&checkpoint, scheme, None)?.files,
-        cut: Cut::default(),
-        occupied: Occupied::Refuse,
-        options: StreamOptions { allow_non_finite: false, rounding: Rounding::default() },
-        calibration: None,
-        records,
-        conversion,
-    };
+    let job = Job::usual(&checkpoint, Scheme::DEFAULT, Codes::DEFAULT)?;
     job.write(job.draft()?, bundle, &ProgressBar::hidden(), || Ok(()))
 }
 

@@ -17,9 +17,11 @@ mod devices;
 mod inspect;
 mod interrupt;
 mod pack;
+mod page;
 mod place;
 mod probe;
 mod progress;
+mod publish;
 mod report;
 mod run;
 mod serve;
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Publish(args) => publish::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Cache(args) => cache::run(&args),

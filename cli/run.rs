@@ -17,7 +17,7 @@ use packlight_runner::text::{Date, Sampling, StopRules, Text};
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
 
-use crate::answer::{Answer, End, Limit, Manner};
+use crate::answer::{self, Answer, End, Limit, Manner};
 use crate::args::{DeviceChoice, RunArgs};
 use crate::place::Place;
 use crate::report::Hinted;
@@ -73,7 +73,7 @@ fn once<S: Source>(
     }
     let answer = manner.answer(&mut engine, &prompt, limit, || ControlFlow::Continue(()))?;
     if args.json {
-        let mut report = answer.report(&prompt, &engine);
+        let mut report = answer::report(&answer, &prompt, &engine);
         report["load_s"] = load_s.into();
         println!("{report}");
     } else if limit.tokens > 0 {

@@ -3,6 +3,7 @@
 use crate::packlight;
 use crate::support::gpu;
 
+/// Row 25 of the behaviours taken over from other runtimes: prompts checked with times, the device and the bundle's hash.
 #[test]
 fn demo_answers_on_both_devices() {
     let devices = [Some("cpu"), gpu().then_some("gpu")];
@@ -20,6 +21,7 @@ fn demo_answers_on_both_devices() {
             ["Hello! How can I help you today?", "The capital of France is Paris."]
         );
         assert_eq!(answers[2].lines().count(), 3, "a haiku: {}", answers[2]);
+        assert!(!report["device"].as_str().unwrap().is_empty());
         assert_eq!(report["bundle"]["sha256"].as_str().unwrap().len(), 64);
         for prompt in report["prompts"].as_array().unwrap() {
             for figure in ["load_s", "prefill_s", "decode_s", "tokens_per_s"] {

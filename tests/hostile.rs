@@ -260,7 +260,8 @@ fn truncated_and_missing_shards() {
     assert!(error.contains("`params_shard_0.bin` is missing"), "{error}");
 }
 
-/// Manifests whose hashes were made right again, but which contradict themselves or each other.
+/// Row 6 of the behaviours taken over from other runtimes: manifests whose hashes were made right again, but which
+/// contradict themselves or each other.
 #[test]
 fn manifests_that_lie() {
     let spoilt = |edit: &dyn Fn(&mut serde_json::Value), words: &[&str]| {

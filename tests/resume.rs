@@ -59,13 +59,33 @@ fn signal(child: &Child, name: &str) {
     assert!(status.success());
 }
 
-/// Waits until a process has begun to write.
+/// Waits until a process has begun to write, or has even ended.
 fn begun(bundle: &Path) {
     let start = Instant::now();
-    while !bundle.join(JOURNAL).exists() {
+    // The journal is locked before anything is written into it.
+    let locked = || fs_err::metadata(bundle.join(JOURNAL)).is_ok_and(|file| file.len() > 0);
+    while !locked() && !bundle.join("packlight.json").exists() {
         assert!(start.elapsed() < Duration::from_mins(1), "nothing is written");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// A process that was stopped while it writes a bundle. It may be too quick for us: then once more.
+fn halted(folder: &TempDir) -> (Child, PathBuf) {
+    for attempt in 0..100 {
+        let bundle = folder.path().join(format!("bundle{attempt}"));
+        let mut child = spawn(&bundle);
+        begun(&bundle);
+        signal(&child, "-STOP");
+        // By now it has stopped, or it had ended before.
+        std::thread::sleep(Duration::from_millis(20));
+        if bundle.join(JOURNAL).exists() {
+            return (child, bundle);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    panic!("every process was too quick");
 }
 
 /// SIGKILL, at many moments of a run: there is no manifest or a whole bundle, and what was written is kept.
@@ -86,13 +106,14 @@ fn killed_at_any_moment_it_goes_on_and_ends_the_same() {
             if bundle.join("packlight.json").exists() {
                 assert!(packlight!("verify", bundle, "--allow-extra").ok().starts_with("ok"));
             }
-            if !bundle.join(JOURNAL).exists() && bundle.exists() {
+            // A folder with neither was made, and nothing more.
+            if !bundle.join(JOURNAL).exists() && bundle.join("packlight.json").exists() {
                 break;
             }
         }
         let is_shard = |name: &String| name.starts_with("params_shard_");
         let some = bundle.exists() && contents(&bundle).keys().any(is_shard);
-        if bundle.join(JOURNAL).exists() || !bundle.exists() {
+        if bundle.join(JOURNAL).exists() || !bundle.join("packlight.json").exists() {
             let ran = convert(&bundle, &[]);
             assert_eq!(ran.stderr.contains("continuing: "), some, "{}", ran.stderr);
             ran.ok();
@@ -161,10 +182,7 @@ fn masked(text: &str, bundle: &Path) -> String {
 fn two_processes_do_not_write_into_one_folder() {
     let (_folder, expected) = whole();
     let folder = TempDir::new().unwrap();
-    let bundle = folder.path().join("bundle");
-    let mut first = spawn(&bundle);
-    begun(&bundle);
-    signal(&first, "-STOP");
+    let (mut first, bundle) = halted(&folder);
     for more in [&[][..], &["--force"]] {
         let refused = convert(&bundle, more).fails(2);
         assert!(refused.contains("another process is writing into"), "{refused}");

@@ -1,5 +1,7 @@
 //! The stream of records: bands are evaluated and quantised on all threads and emitted in order.
 
+use std::sync::mpsc::sync_channel;
+
 use packlight_formats::model::Weight;
 use packlight_formats::quant::{Order, Rounding, Storage};
 use rayon::prelude::*;
@@ -8,7 +10,7 @@ use crate::band::{Block, release};
 use crate::check::{Conversion, PlannedWeight};
 use crate::compensate::Compensated;
 use crate::element::Element;
-use crate::encode::{Encoded, Lines};
+use crate::encode::Lines;
 use crate::error::ConvertError;
 
 /// Bands in flight per thread. They are emitted together, so more would only take memory.
@@ -120,32 +122,36 @@ impl Conversion<'_> {
             weights.iter().flat_map(|&place| cut.bands(place, &self.weights[place.0])).collect();
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
         let (mut source_bytes, mut all_scales) = (0, Vec::new());
-        for bands in bands.chunks(BANDS_PER_THREAD * rayon::current_num_threads()) {
-            let encoded: Vec<Result<Encoded, ConvertError>> = bands
-                .par_iter()
-                .map(|band| {
-                    self.encode(&self.weights[band.weight], &band.block, options, compensated)
-                })
-                .collect();
+        let batches = bands.chunks(BANDS_PER_THREAD * rayon::current_num_threads());
+        let encode = |band: &Band| {
+            self.encode(&self.weights[band.weight], &band.block, options, compensated)
+        };
+        ahead(batches, encode, |bands, encoded| {
             for (band, encoded) in bands.iter().zip(encoded) {
                 let encoded = encoded?;
                 let PlannedWeight { weight, .. } = &self.weights[band.weight];
                 source_bytes += self.source_bytes_of(weight, &band.block);
-                release(self.checkpoint, weight, &band.block.rows);
                 codes.push(encoded.values);
                 scales.push(encoded.scales);
                 if band.ends_strip {
                     let codes = interleave(std::mem::take(&mut codes));
-                    emit_pieces(band.record, &codes, std::mem::take(&mut source_bytes), &mut emit)?;
+                    emit_pieces(band.record, codes, std::mem::take(&mut source_bytes), &mut emit)?;
                     all_scales.extend(interleave(std::mem::take(&mut scales)));
                 }
                 if band.ends_weight && !all_scales.is_empty() {
-                    emit_pieces(band.record + 1, &all_scales, 0, &mut emit)?;
-                    all_scales.clear();
+                    let scales = std::mem::take(&mut all_scales);
+                    emit_pieces(band.record + 1, scales, 0, &mut emit)?;
                 }
             }
-        }
-        Ok(())
+            // In one go, as every thread has to learn of it.
+            for bands in bands.chunk_by(|a, b| a.weight == b.weight) {
+                let rows = bands.iter().map(|band| &band.block.rows);
+                let (start, end) = (rows.clone().map(|r| r.start), rows.map(|r| r.end));
+                let rows = start.min().unwrap_or(0)..end.max().unwrap_or(0);
+                release(self.checkpoint, &self.weights[bands[0].weight].weight, &rows);
+            }
+            Ok(())
+        })
     }
 
     fn source_bytes_of(&self, weight: &Weight, block: &Block) -> u64 {
@@ -207,12 +213,37 @@ fn interleave(mut bands: Vec<Lines>) -> Vec<u8> {
     bytes
 }
 
+/// Calls `take` with each batch and its results, in order, while all threads are at work on the next.
+fn ahead<T: Sync, R: Send, E>(
+    batches: std::slice::Chunks<'_, T>,
+    work: impl Fn(&T) -> R + Sync + Send,
+    mut take: impl FnMut(&[T], Vec<R>) -> Result<(), E>,
+) -> Result<(), E> {
+    std::thread::scope(|scope| {
+        // One waits while one is taken and one is worked on.
+        let (queue, done) = sync_channel(1);
+        let ours = batches.clone();
+        scope.spawn(move || {
+            for batch in ours {
+                // Nobody takes them any more after an error.
+                if queue.send(batch.par_iter().map(&work).collect()).is_err() {
+                    break;
+                }
+            }
+        });
+        batches.zip(done).try_for_each(|(batch, results)| take(batch, results))
+    })
+}
+
 fn emit_pieces<E>(
     record: usize,
-    bytes: &[u8],
+    bytes: Vec<u8>,
     source_bytes: u64,
     emit: &mut impl FnMut(Piece) -> Result<(), E>,
 ) -> Result<(), E> {
+    if bytes.len() <= PIECE_BYTES {
+        return emit(Piece { record, bytes, source_bytes });
+    }
     let mut source_bytes = Some(source_bytes);
     for part in bytes.chunks(PIECE_BYTES) {
         let source_bytes = source_bytes.take().unwrap_or(0);

@@ -22,5 +22,5 @@ pub use client::Client;
 pub use error::HttpError;
 pub use policy::Policy;
 pub use remote::Remote;
-pub use serve::{ServeError, Server};
+pub use serve::{PageFile, ServeError, Server};
 pub use uncached::Uncached;

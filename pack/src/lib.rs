@@ -3,6 +3,7 @@
 //!
 //! Every file appears under its name only when it is whole, and `packlight.json` comes last.
 
+mod budget;
 mod claim;
 mod compact;
 mod contents;

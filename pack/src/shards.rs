@@ -1,9 +1,10 @@
-//! Shards are written and hashed while they are filled, on two threads of their own.
+//! Shards are written and hashed while they are filled. The hashes of a shard are chains that one thread each has to
+//! follow, so where there are more processors, several shards are filled side by side.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use fs_err::File;
@@ -12,32 +13,35 @@ use packlight_formats::digest::hex;
 use rayon::prelude::*;
 use tempfile::NamedTempFile;
 
+use crate::budget::{Budget, Held};
 use crate::claim::{Claim, Kept};
 use crate::draft::ShardHashes;
 use crate::error::PackError;
 use crate::hash::ChunkHasher;
 use crate::journal::Entry;
 
-/// Pieces waiting for a thread; with pieces of at most 1 MiB this bounds the memory in flight.
-const QUEUE: usize = 32;
+/// The most shards that are filled side by side.
+const LANES: usize = 4;
+/// Bytes that may wait for the threads of a lane: a shard of the usual size.
+const LANE_BYTES: usize = 32 << 20;
 
 /// Some bytes of a shard.
 #[derive(Clone)]
 struct Piece {
     shard: usize,
     offset: u64,
-    bytes: Arc<Vec<u8>>,
+    bytes: Arc<Held>,
 }
 
 /// A thread and the queue that feeds it.
 struct Worker<T> {
-    queue: SyncSender<Piece>,
+    queue: Sender<Piece>,
     thread: JoinHandle<T>,
 }
 
 impl<T: Send + 'static> Worker<T> {
     fn start(work: impl FnOnce(&Receiver<Piece>) -> T + Send + 'static) -> Self {
-        let (queue, pieces) = sync_channel(QUEUE);
+        let (queue, pieces) = channel();
         Self { queue, thread: std::thread::spawn(move || work(&pieces)) }
     }
 
@@ -48,26 +52,39 @@ impl<T: Send + 'static> Worker<T> {
 }
 
 /// One thread writes and takes SHA-256, another takes MD5.
-pub(crate) struct ShardWriter {
-    claim: Arc<Claim>,
+struct Lane {
     disk: Worker<Result<Kept, PackError>>,
     md5: Worker<Result<BTreeMap<usize, String>, PackError>>,
 }
 
+/// Shard `i` is filled by lane `i % lanes`.
+pub(crate) struct ShardWriter {
+    claim: Arc<Claim>,
+    lanes: Vec<Lane>,
+    budget: Budget,
+}
+
 impl ShardWriter {
     pub(crate) fn start(claim: Arc<Claim>) -> Self {
-        let (writes, hashes) = (Arc::clone(&claim), Arc::clone(&claim));
-        Self {
-            claim,
-            disk: Worker::start(move |pieces| write_parts(&writes, pieces)),
-            md5: Worker::start(move |pieces| md5_shards(&hashes, pieces)),
-        }
+        let lane = |_| {
+            let (writes, hashes) = (Arc::clone(&claim), Arc::clone(&claim));
+            Lane {
+                disk: Worker::start(move |pieces| write_parts(&writes, pieces)),
+                md5: Worker::start(move |pieces| md5_shards(&hashes, pieces)),
+            }
+        };
+        // Half of the processors are left to what makes the bytes.
+        let lanes: Vec<Lane> =
+            (0..(rayon::current_num_threads() / 2).clamp(1, LANES)).map(lane).collect();
+        let budget = Budget::new(lanes.len() * LANE_BYTES);
+        Self { claim, lanes, budget }
     }
 
     /// Takes some bytes of a shard; those of a shard come in order, but for what is there already.
     pub(crate) fn push(&self, shard: usize, offset: u64, bytes: Vec<u8>) -> Result<(), PackError> {
-        let piece = Piece { shard, offset, bytes: Arc::new(bytes) };
-        for queue in [&self.md5.queue, &self.disk.queue] {
+        let Lane { disk, md5 } = &self.lanes[shard % self.lanes.len()];
+        let piece = Piece { shard, offset, bytes: Arc::new(self.budget.hold(bytes)) };
+        for queue in [&md5.queue, &disk.queue] {
             let sent = queue.send(piece.clone());
             sent.map_err(|_| std::io::Error::from(std::io::ErrorKind::BrokenPipe))?;
         }
@@ -76,9 +93,16 @@ impl ShardWriter {
 
     /// Waits for the threads. Parts that did not get all their bytes have no name and are gone.
     pub(crate) fn finish(self) -> Result<Filled, PackError> {
-        // The disk thread first: if it failed, the other has only run into the same.
-        let (disk, md5) = (self.disk.finish(), self.md5.finish());
-        let (mut written, md5) = (disk??, md5??);
+        let finished = self.lanes.into_iter().map(|lane| (lane.disk.finish(), lane.md5.finish()));
+        let (disks, md5s): (Vec<_>, Vec<_>) = finished.unzip();
+        let (mut written, mut md5) = (Kept::new(), BTreeMap::new());
+        // The disk threads first: if one failed, the others have only run into the same.
+        for parts in disks {
+            written.extend(parts??);
+        }
+        for sums in md5s {
+            md5.extend(sums??);
+        }
         let stray = || std::io::Error::other("a writing thread is still there");
         let claim = Arc::into_inner(self.claim).ok_or_else(stray)?;
         written.extend(claim.kept.clone());
@@ -128,7 +152,7 @@ fn write_parts(claim: &Claim, pieces: &Receiver<Piece>) -> Result<Kept, PackErro
     let mut open: BTreeMap<usize, Open> = BTreeMap::new();
     let mut done = Kept::new();
     for Piece { shard, offset, bytes } in pieces {
-        let (mut at, mut rest) = (offset, &bytes[..]);
+        let (mut at, mut rest) = (offset, bytes.as_slice());
         loop {
             let (part, range) = claim.draft.part_at(shard, at);
             let room = usize::try_from(range.end - at).unwrap_or(usize::MAX);
@@ -183,8 +207,8 @@ fn md5_shards(
             continue;
         }
         let md5 = open.entry(shard).or_default();
-        md5.update(&*bytes);
-        if offset + bytes.len() as u64 == claim.draft.shard(shard).nbytes {
+        md5.update(bytes.as_slice());
+        if offset + bytes.as_slice().len() as u64 == claim.draft.shard(shard).nbytes {
             let md5 = hex(&open.remove(&shard).unwrap_or_default().finalize());
             claim.folder.note_md5(shard, md5.clone())?;
             done.insert(shard, md5);

@@ -310,6 +310,7 @@ impl<S: Source> Bundle<S> {
                         chunks.map_err(|error| error.naming_record(shard, start, file.bytes))?;
                     for bytes in chunks {
                         cutter.push(&bytes, sink)?;
+                        sink.settle().await?;
                         progress(bytes.len() as u64);
                     }
                 }

@@ -83,6 +83,12 @@ pub trait WeightSink {
     /// A piece of a record, stored as `record` says. What is looked up on the host ([`Plan::host_tables`]) need not be kept. Pieces of one record come in order without gaps; `offset` is a
     /// multiple of four, and so is the length of all but a record's last piece. A piece has at most 8 MiB.
     fn write(&mut self, record: &RecordSpec, offset: u64, bytes: &[u8]) -> Result<(), Self::Error>;
+
+    /// Between pieces: whoever still holds much of what came waits here until it holds less. A write cannot wait where
+    /// only an event loop can, in a browser.
+    fn settle(&mut self) -> impl Future<Output = Result<(), Self::Error>> {
+        async { Ok(()) }
+    }
 }
 
 /// Why a call cannot be made at all.

@@ -1,7 +1,9 @@
 //! A prompt goes in, tokens come out.
 
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use web_time::Instant;
 
 use crate::engine::{Engine, EngineError};
 use crate::executor::{Output, Want};

@@ -1,5 +1,6 @@
 //! A bundle becomes logits and text: on WebGPU, or on the CPU reference that is its oracle.
 
+pub mod answer;
 pub mod bundle;
 pub mod engine;
 pub mod executor;

@@ -18,8 +18,13 @@ pub(super) struct Serving {
 
 impl Serving {
     pub(super) fn start(folder: &Path) -> Self {
+        Self::with(folder, &[])
+    }
+
+    fn with(folder: &Path, options: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_packlight"))
             .args(["serve", folder.to_str().unwrap(), "--port", "0"])
+            .args(options)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -169,8 +174,88 @@ fn nothing_outside_the_folder_is_sent() {
     }
 }
 
+/// Connections cost threads, so there are only so many; who comes later waits until an idle one is closed.
+#[test]
+#[cfg(target_os = "linux")]
+fn many_connections_need_few_threads() {
+    let server = Serving::start(bundle());
+    let address = server.url.strip_prefix("http://").unwrap().trim_end_matches('/').to_owned();
+    let idle: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let threads = format!("/proc/{}/task", server.child.id());
+    let threads = fs_err::read_dir(threads).unwrap().count();
+    assert!(threads <= 40, "{threads} threads for 200 connections");
+    drop(idle);
+    assert!(server.ask("GET", "/packlight.json", "").0.starts_with("http/1.1 200"));
+}
+
+/// Several requests over one connection, and one that never ends its head.
+#[test]
+fn connections_are_kept_and_nonsense_ends_them() {
+    let server = Serving::start(bundle());
+    let address = server.url.strip_prefix("http://").unwrap().trim_end_matches('/');
+    let mut stream = BufReader::new(TcpStream::connect(address).unwrap());
+    for _ in 0..3 {
+        let request = format!("HEAD /packlight.json HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        stream.get_mut().write_all(request.as_bytes()).unwrap();
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        assert_eq!(line, "HTTP/1.1 200 OK\r\n");
+        while line != "\r\n" {
+            line.clear();
+            stream.read_line(&mut line).unwrap();
+        }
+    }
+    let mut endless = TcpStream::connect(address).unwrap();
+    // The server hangs up before all is written.
+    let _ = endless.write_all(&vec![b'a'; 1 << 20]);
+    let mut answer = Vec::new();
+    let _ = endless.read_to_end(&mut answer);
+    assert!(answer.is_empty());
+    assert!(server.ask("GET", "/packlight.json", "").0.starts_with("http/1.1 200"));
+}
+
+#[test]
+fn a_page_is_served_beside_the_bundle() {
+    let page = TempDir::new().unwrap();
+    fs_err::create_dir_all(page.path().join("page")).unwrap();
+    for (path, text) in [
+        ("index.html", "<!doctype html>"),
+        ("page/a.js", "1"),
+        ("page/b.wasm", "\0asm"),
+        (".hidden", "secret"),
+        ("packlight.json", "not the bundle's"),
+    ] {
+        fs_err::write(page.path().join(path), text).unwrap();
+    }
+    let with = format!("--web={}", page.path().display());
+    let server = Serving::with(bundle(), &[&with]);
+    for (path, media_type, text) in [
+        ("/", "text/html; charset=utf-8", "<!doctype html>"),
+        ("/?bundle=x", "text/html; charset=utf-8", "<!doctype html>"),
+        ("/page/a.js", "text/javascript; charset=utf-8", "1"),
+        // Browsers compile it while it comes only under this type.
+        ("/page/b.wasm", "application/wasm", "\0asm"),
+    ] {
+        let (head, body) = server.ask("GET", path, "");
+        assert_has(&head, &[&format!("content-type: {media_type}")]);
+        assert_eq!(body, text.as_bytes(), "{path}");
+    }
+    for path in ["/.hidden", "/page/", "/page"] {
+        assert!(server.ask("GET", path, "").0.starts_with("http/1.1 404"), "{path}");
+    }
+    let manifest = &files(bundle())["/packlight.json"];
+    assert_eq!(server.ask("GET", "/packlight.json", "").1, *manifest);
+}
+
 #[test]
 fn what_cannot_be_served_is_said() {
+    let no_page = packlight!("serve", bundle(), "--web=/nonexistent").fails(2);
+    assert!(no_page.contains("/nonexistent"), "{no_page}");
+    let empty = TempDir::new().unwrap();
+    let with = format!("--web={}", empty.path().display());
+    let no_page = packlight!("serve", bundle(), with).fails(2);
+    assert!(no_page.contains("no index.html") && no_page.contains("web/build"), "{no_page}");
     let missing = packlight!("serve", "/nonexistent").fails(2);
     assert!(missing.contains("is not a folder") && missing.contains("hint:"), "{missing}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

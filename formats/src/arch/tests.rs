@@ -76,6 +76,23 @@ fn both_spellings_of_rotary_settings_mean_the_same() {
     assert_eq!(described(&old), described(&with(llama, &new)));
 }
 
+/// transformers writes the settings of both kinds of layers, whichever there are.
+#[test]
+fn settings_of_layers_that_are_not_there_are_no_matter() {
+    let sections = json!({ "rope_parameters": {
+        "full_attention": { "rope_theta": 5e5, "rope_type": "default" },
+        "sliding_attention": { "rope_theta": 2e4, "rope_type": "default" },
+    } });
+    for model_type in ["gemma3_text", "gemma4_text"] {
+        for kind in ["full_attention", "sliding_attention"] {
+            let one =
+                json!({ "model_type": model_type, "num_hidden_layers": 1, "layer_types": [kind] });
+            let model = describe(&with(one, &sections), |_| true);
+            assert!(model.is_ok(), "{model_type} {kind}: {model:?}");
+        }
+    }
+}
+
 #[test]
 fn both_spellings_of_layer_shapes_mean_the_same() {
     let old =

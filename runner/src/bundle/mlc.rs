@@ -55,6 +55,7 @@ impl<S: Source> Files<S> {
                 md5.update(&bytes);
             }
             cutter.push(&bytes, sink)?;
+            sink.settle().await?;
             progress(end - start);
             start = end;
         }

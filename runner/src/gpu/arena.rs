@@ -9,7 +9,7 @@ use packlight_formats::{Dtype, RecordSpec};
 use super::device::Gpu;
 use super::error::{GpuError, UploadError};
 use super::flow::Flow;
-use super::place::{Placed, Placement, Region, Scales, Words};
+use super::place::{Floats, Placed, Placement, Region, Words};
 use crate::plan::Plan;
 
 /// Buffers and what is still missing in them.
@@ -105,6 +105,11 @@ impl Arena {
         Ok(())
     }
 
+    /// See [`crate::executor::WeightSink::settle`].
+    pub(super) async fn settle(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
+        self.flow.settle(gpu).await
+    }
+
     /// Whether every record is there; else the first that is not.
     pub(super) fn finish(&self) -> Result<(), UploadError> {
         let mut missing = self.records.values().filter(|upload| !upload.is_whole()).peekable();
@@ -153,7 +158,7 @@ fn uploads(storage: &Storage, placed: &Placed) -> Vec<Upload> {
             let scales = pieces.iter().filter_map(|piece| Some((piece.rows, piece.scales?)));
             let (transposed, widened) = match *words {
                 Words::Grouped { order, scales, .. } => {
-                    (order == Order::Kn, scales == Scales::Float32)
+                    (order == Order::Kn, scales == Floats::Float32)
                 }
                 Words::Plain { .. } => (false, false),
             };

@@ -26,7 +26,7 @@ pub struct Listed {
     pub offers: Caps,
     /// Whether times can be measured on it.
     pub timestamps: bool,
-    /// Cooperative matrices as `f16 16x16x16 f32`: type of the factors, M, N and K, type of the sums. 
+    /// Cooperative matrices as `f16 16x16x16 f32`: type of the factors, M, N and K, type of the sums.
     pub cooperative_matrices: Vec<String>,
 }
 

@@ -58,7 +58,8 @@ pub(super) struct Dispatch {
 }
 
 /// Bytes to be copied after some dispatches.
-pub(super) struct Copy<'a> {
+#[derive(Clone, Copy)]
+pub(super) struct Copied<'a> {
     pub(super) from: &'a wgpu::Buffer,
     pub(super) offset: u64,
     pub(super) to: &'a wgpu::Buffer,
@@ -234,7 +235,7 @@ impl GpuExecutor {
         let bytes = 4 * u64::from(begun.live.outputs) * self.logits_width;
         let result = self.readback.take(&self.gpu, bytes);
         let from = self.buffers.slot(self.logits);
-        let copy = Copy { from, offset: 0, to: &result, bytes };
+        let copy = Copied { from, offset: 0, to: &result, bytes };
         self.submit((0, begun), self.pass(begun.live), Some(copy))?;
         Ok(Output::Logits(self.readback.read(&self.gpu, result, bytes).await?))
     }
@@ -263,7 +264,7 @@ impl GpuExecutor {
         let last = calls.len() - 1;
         for (i, &begun) in calls.iter().enumerate() {
             // A submission a call: the device begins with the first while the next is encoded.
-            let copy = Copy { from: self.buffers.tokens(), offset, to: &result, bytes };
+            let copy = Copied { from: self.buffers.tokens(), offset, to: &result, bytes };
             let number = u32::try_from(i).unwrap_or(u32::MAX);
             let dispatches = self.pass(begun.live).chain(&self.argmax);
             self.submit((number, begun), dispatches, (i == last).then_some(copy))?;
@@ -324,7 +325,7 @@ impl GpuExecutor {
         &self,
         (number, begun): (u32, Begun),
         dispatches: impl Iterator<Item = &'a Dispatch>,
-        copy: Option<Copy<'_>>,
+        copy: Option<Copied<'_>>,
     ) -> Result<(), GpuError> {
         const DOING: &str = "running the model";
         let descriptor = wgpu::CommandEncoderDescriptor { label: Some("forward") };
@@ -336,7 +337,7 @@ impl GpuExecutor {
                 dispatch.encode(&mut pass, &self.gpu.caps(), begun.live, &offsets)?;
             }
         }
-        if let Some(Copy { from, offset, to, bytes }) = copy {
+        if let Some(Copied { from, offset, to, bytes }) = copy {
             encoder.copy_buffer_to_buffer(from, offset, to, 0, bytes);
         }
         self.gpu.queue.submit([encoder.finish()]);
@@ -378,6 +379,10 @@ impl WeightSink for GpuExecutor {
             return Ok(());
         }
         self.arena.write(&self.gpu, record, offset, bytes)
+    }
+
+    async fn settle(&mut self) -> Result<(), GpuError> {
+        self.arena.settle(&self.gpu).await
     }
 }
 

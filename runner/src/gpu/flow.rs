@@ -3,24 +3,26 @@
 
 use super::device::Gpu;
 use super::error::GpuError;
+use super::readback::{Awaited, awaited};
 
 /// The most bytes that wgpu holds for an upload. WebGPU implementations may allow 128 MiB at once; less is as fast.
 pub(super) const IN_FLIGHT_BYTES: u64 = 64 << 20;
 
 /// What is in flight: the bytes since the last submission, and those of the one before it.
-#[derive(Debug)]
 pub(super) struct Flow {
     /// Half of the limit.
     window: u64,
     since: u64,
     before: u64,
-    submitted: Option<wgpu::SubmissionIndex>,
+    submitted: Option<(wgpu::SubmissionIndex, Awaited<()>)>,
+    /// The submission that has to be done before more is written, where it could not be waited for at once.
+    owed: Option<Awaited<()>>,
 }
 
 impl Flow {
     /// At most `limit` bytes in flight, at least eight.
     pub(super) fn new(limit: u64) -> Self {
-        Self { window: (limit / 8 * 4).max(4), since: 0, before: 0, submitted: None }
+        Self { window: (limit / 8 * 4).max(4), since: 0, before: 0, submitted: None, owed: None }
     }
 
     /// Writes bytes to a buffer, slice by slice. The offset is a multiple of four; where the length is none, zeros
@@ -62,11 +64,28 @@ impl Flow {
 
     fn wait(&mut self, gpu: &Gpu, record: &str) -> Result<(), GpuError> {
         let doing = format!("uploading `{record}`");
-        let earlier = self.submitted.replace(gpu.queue.submit([]));
-        if earlier.is_some() {
-            gpu.wait(earlier, &doing)?;
+        let index = gpu.queue.submit([]);
+        let (done, is_done) = awaited();
+        gpu.queue.on_submitted_work_done(move || done(()));
+        if let Some((earlier, is_done)) = self.submitted.replace((index, is_done)) {
+            gpu.wait(Some(earlier), &doing)?;
+            self.owed = Some(is_done);
         }
         gpu.check(&doing)
+    }
+
+    /// Waits for what [`Gpu::wait`] does not wait for in a browser.
+    pub(super) async fn settle(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
+        let Some(is_done) = self.owed.take() else { return Ok(()) };
+        is_done.await;
+        gpu.check("uploading weights")
+    }
+}
+
+impl std::fmt::Debug for Flow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { window, since, before, .. } = self;
+        write!(f, "Flow {{ window: {window}, since: {since}, before: {before} }}")
     }
 }
 

@@ -12,13 +12,13 @@ mod place;
 mod profile;
 mod readback;
 mod steps;
-mod trust;
 #[cfg(test)]
 pub(crate) mod tests;
+mod trust;
 
 pub use caps::{Caps, Feature, SubgroupSizes};
 pub use device::{Adapter, Gpu, Listed, adapters};
 pub use error::{CapacityError, GpuError, PlanError, UploadError};
 pub use executor::GpuExecutor;
+pub use place::{Floats, Piece, Placed, Placement, Region, Words, largest_capacity};
 pub use profile::Timed;
-pub use place::{Piece, Placed, Placement, Region, Scales, Words, largest_capacity};

@@ -40,23 +40,32 @@ pub struct Piece {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Words {
     /// Codes of scaled groups.
-    Grouped { layout: Grouped, order: Order, scales: Scales },
-    /// Two bf16 or f16 values each.
-    Plain { bfloat16: bool },
+    Grouped { layout: Grouped, order: Order, scales: Floats },
+    /// Values as they are: one in f32, two of a shorter type.
+    Plain { values: Floats },
 }
 
-/// The type of scales on the device.
+/// The type of scales and of values that are not quantised, on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scales {
+pub enum Floats {
     Float16,
     Bfloat16,
-    /// Widened while they are uploaded.
+    /// Scales may be widened to it while they are uploaded.
     Float32,
 }
 
-impl Scales {
+impl Floats {
+    /// Those of a record.
+    fn stored(record: Dtype) -> Self {
+        match record {
+            Dtype::Float16 => Self::Float16,
+            Dtype::Float32 => Self::Float32,
+            Dtype::Bfloat16 | Dtype::Uint32 => Self::Bfloat16,
+        }
+    }
+
     /// Bytes of each.
-    fn bytes(self) -> u64 {
+    pub fn bytes(self) -> u64 {
         match self {
             Self::Float16 | Self::Bfloat16 => 2,
             Self::Float32 => 4,
@@ -131,10 +140,8 @@ impl Placer<'_> {
     ) -> Result<Placed, PlanError> {
         let scales = match stored {
             // Transposed halves of an odd number of rows cannot be cut at whole words.
-            _ if order == Order::Kn && !weight.rows.is_multiple_of(2) => Scales::Float32,
-            Dtype::Float16 => Scales::Float16,
-            Dtype::Float32 => Scales::Float32,
-            Dtype::Bfloat16 | Dtype::Uint32 => Scales::Bfloat16,
+            _ if order == Order::Kn && !weight.rows.is_multiple_of(2) => Floats::Float32,
+            stored => Floats::stored(stored),
         };
         let columns = u64::from(weight.columns);
         let code_bytes = layout.words_per_row(columns) * 4;
@@ -143,12 +150,8 @@ impl Placer<'_> {
     }
 
     fn plain(&mut self, weight: &PlanWeight, record: &RecordSpec) -> Result<Placed, PlanError> {
-        if record.stored == Dtype::Float32 {
-            let why = format!("`{}` holds float32 as it is, which no kernel reads", record.name);
-            return Err(PlanError::Weight { weight: weight.name.clone(), why });
-        }
-        let words = Words::Plain { bfloat16: record.stored == Dtype::Bfloat16 };
-        self.matrix(weight, words, 2 * u64::from(weight.columns), 0)
+        let values = Floats::stored(record.stored);
+        self.matrix(weight, Words::Plain { values }, values.bytes() * u64::from(weight.columns), 0)
     }
 
     fn matrix(

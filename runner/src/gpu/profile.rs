@@ -114,15 +114,14 @@ impl Gpu {
             let label = Some("copy");
             let module =
                 self.device.create_shader_module(wgpu::ShaderModuleDescriptor { label, source });
-            let pipeline =
-                self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-                    label,
-                    layout: None,
-                    module: &module,
-                    entry_point: Some("copy"),
-                    compilation_options: wgpu::PipelineCompilationOptions::default(),
-                    cache: None,
-                });
+            let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                label,
+                layout: None,
+                module: &module,
+                entry_point: Some("copy"),
+                compilation_options: wgpu::PipelineCompilationOptions::default(),
+                cache: None,
+            });
             let buffers = [buffer("from"), buffer("to")];
             // One after the other, so that each copy waits for the last.
             let bind = |buffers: [&wgpu::Buffer; 2]| {
@@ -154,7 +153,7 @@ impl Gpu {
         // Once before, since buffers are cleared when they are first used.
         let first = copies();
         self.wait(Some(first), DOING)?;
-        let start = std::time::Instant::now();
+        let start = web_time::Instant::now();
         let submitted = copies();
         self.wait(Some(submitted), DOING)?;
         let moved = 2.0 * bytes as f64 * COPIES as f64;

@@ -1,6 +1,7 @@
 //! The way back: a copy to a mappable buffer, awaited. The same code waits natively and in a browser.
 
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
@@ -37,7 +38,8 @@ impl Readback {
         const DOING: &str = "reading the result";
         let refused = |why: String| GpuError::Refused { doing: DOING.into(), why };
         let slice = buffer.slice(..bytes);
-        let mapped = map(slice);
+        let (called, mapped) = awaited();
+        slice.map_async(wgpu::MapMode::Read, called);
         // In a browser this returns at once and the event loop calls back.
         gpu.wait(None, DOING)?;
         let verdict = mapped.await;
@@ -53,28 +55,29 @@ impl Readback {
     }
 }
 
-type Verdict = Result<(), wgpu::BufferAsyncError>;
+/// What a callback will be told.
+pub(super) type Awaited<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-#[derive(Default)]
-struct Mapping {
-    verdict: Option<Verdict>,
+struct Call<T> {
+    told: Option<T>,
     waker: Option<Waker>,
 }
 
-/// `map_async` as a future.
-fn map(slice: wgpu::BufferSlice<'_>) -> impl Future<Output = Verdict> + use<> {
-    let mapping = Arc::new(Mutex::new(Mapping::default()));
-    let callback = Arc::clone(&mapping);
-    slice.map_async(wgpu::MapMode::Read, move |verdict| {
-        let mut mapping = callback.lock().unwrap_or_else(PoisonError::into_inner);
-        mapping.verdict = Some(verdict);
-        if let Some(waker) = mapping.waker.take() {
+/// A callback, and a future of what it is told. One that is dropped uncalled leaves the future pending.
+pub(super) fn awaited<T: Send + 'static>() -> (impl FnOnce(T) + Send + 'static, Awaited<T>) {
+    let call = Arc::new(Mutex::new(Call { told: None, waker: None }));
+    let callback = Arc::clone(&call);
+    let called = move |told| {
+        let mut call = callback.lock().unwrap_or_else(PoisonError::into_inner);
+        call.told = Some(told);
+        if let Some(waker) = call.waker.take() {
             waker.wake();
         }
+    };
+    let future = poll_fn(move |context| {
+        let mut call = call.lock().unwrap_or_else(PoisonError::into_inner);
+        call.waker = Some(context.waker().clone());
+        call.told.take().map_or(Poll::Pending, Poll::Ready)
     });
-    poll_fn(move |context| {
-        let mut mapping = mapping.lock().unwrap_or_else(PoisonError::into_inner);
-        mapping.waker = Some(context.waker().clone());
-        mapping.verdict.take().map_or(Poll::Pending, Poll::Ready)
-    })
+    (called, Box::pin(future))
 }

@@ -1,8 +1,8 @@
 //! A call step by step, for those who look for the step that goes wrong.
 
-use super::error::GpuError;
 use super::buffers::Begun;
-use super::executor::{Copy, GpuExecutor};
+use super::error::GpuError;
+use super::executor::{Copied, GpuExecutor};
 use crate::executor::{Inputs, Live, Want};
 use crate::plan::{Left, Plan};
 
@@ -46,7 +46,7 @@ impl GpuExecutor {
         for part in parts {
             let bytes = (4 * floats).min(part.size());
             let result = self.readback.take(&self.gpu, bytes);
-            let copy = Copy { from: &part, offset: 0, to: &result, bytes };
+            let copy = Copied { from: &part, offset: 0, to: &result, bytes };
             self.submit(begun, std::iter::empty(), Some(copy))?;
             values.extend(self.readback.read::<f32>(&self.gpu, result, bytes).await?);
         }

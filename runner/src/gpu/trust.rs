@@ -1,5 +1,8 @@
 //! What wgpu takes on trust, the only unsafe code of the runner.
-#![expect(unsafe_code, reason = "wgpu wants to be told that its experiments are meant and that no loop is endless")]
+#![expect(
+    unsafe_code,
+    reason = "wgpu wants to be told that its experiments are meant and that no loop is endless"
+)]
 
 use super::caps::Caps;
 use crate::kernels::Kernel;

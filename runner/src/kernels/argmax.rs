@@ -43,8 +43,7 @@ pub(super) fn calls(site: Site<'_>, logits: SlotId) -> Result<Vec<Call>, PlanErr
     // The last row only, however many there are.
     let work = |groups| Work { tile: u32::MAX, ..Work::per_row(Rows::Outputs, groups) };
     let slot = Resource::Slot(logits);
-    let some =
-        site.call(KernelOp::ArgmaxParts, &[width, parts], &[slot, best], work(parts))?;
+    let some = site.call(KernelOp::ArgmaxParts, &[width, parts], &[slot, best], work(parts))?;
     let last = site.call(KernelOp::Argmax, &[parts], &[best, Resource::Tokens], work(1))?;
     Ok(vec![some, last])
 }

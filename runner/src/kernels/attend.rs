@@ -3,9 +3,7 @@
 use packlight_formats::rope::{Pairing, Rope};
 
 use super::matmul::FEW;
-use super::{
-    Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, Spread, Work,
-};
+use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, Spread, Work};
 use crate::gpu::PlanError;
 use crate::plan::{CacheId, Heads, RopeIndex, Rows, SlotId, WeightId};
 

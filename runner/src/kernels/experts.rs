@@ -40,7 +40,7 @@ pub(super) const EXPERT_MATMUL_PLAIN: Kernel = Kernel {
     name: "expert_matmul plain",
     op: KernelOp::ExpertMatmulPlain,
     source: &[PRELUDE, HALVES, PLAIN, include_str!("expert_matmul.wgsl")],
-    overrides: &["BFLOAT16", "ODD", "LANES"],
+    overrides: &["VALUES", "ODD", "LANES"],
     ..EXPERT_MATMUL
 };
 

@@ -12,11 +12,23 @@ use crate::plan::{Heads, Left, Op, Plan, RopeIndex, WeightId};
 
 /// What fuses. At every step the first row is taken whose pattern follows there and whose `lower` agrees.
 pub const FUSIONS: &[Fusion] = &[
-    Fusion { name: "norm, matmul, gate", steps: &[One(Kind::RmsNorm), One(Kind::Matmul), One(Kind::Gate)], lower: product },
+    Fusion {
+        name: "norm, matmul, gate",
+        steps: &[One(Kind::RmsNorm), One(Kind::Matmul), One(Kind::Gate)],
+        lower: product,
+    },
     Fusion { name: "matmul, gate", steps: &[One(Kind::Matmul), One(Kind::Gate)], lower: product },
     Fusion { name: "matmul, add", steps: &[One(Kind::Matmul), One(Kind::Add)], lower: product },
-    Fusion { name: "norm, matmuls", steps: &[One(Kind::RmsNorm), One(Kind::Matmul), One(Kind::Matmul), Maybe(Kind::Matmul)], lower: products },
-    Fusion { name: "norm, matmul", steps: &[Maybe(Kind::Copy), One(Kind::RmsNorm), One(Kind::Matmul)], lower: product },
+    Fusion {
+        name: "norm, matmuls",
+        steps: &[One(Kind::RmsNorm), One(Kind::Matmul), One(Kind::Matmul), Maybe(Kind::Matmul)],
+        lower: products,
+    },
+    Fusion {
+        name: "norm, matmul",
+        steps: &[Maybe(Kind::Copy), One(Kind::RmsNorm), One(Kind::Matmul)],
+        lower: product,
+    },
     Fusion { name: "norm, add", steps: &[One(Kind::RmsNorm), One(Kind::Add)], lower: norm_add },
     Fusion {
         name: "norms, ropes, store, attend",
@@ -39,8 +51,10 @@ pub struct Fusion {
     pub name: &'static str,
     pub steps: &'static [Term],
     /// The calls that do all of these steps; `None` where they cannot.
-    lower: fn(Site<'_>, &[Op]) -> Result<Option<Vec<Call>>, PlanError>,
+    lower: Lower,
 }
+
+type Lower = fn(Site<'_>, &[Op]) -> Result<Option<Vec<Call>>, PlanError>;
 
 /// A step of a pattern.
 #[derive(Clone, Copy, Debug)]
@@ -197,9 +211,7 @@ fn product(site: Site<'_>, ops: &[Op]) -> Result<Option<Vec<Call>>, PlanError> {
                 let then = Then::Gate { gate: gate.offset, up: up.offset, activation };
                 found = Some(Product { then, out, ..product });
             }
-            (Op::Add { x, y, scale }, Some(product))
-                if y == product.out && x != product.x =>
-            {
+            (Op::Add { x, y, scale }, Some(product)) if y == product.out && x != product.x => {
                 let then = Then::Add { scale: scale.unwrap_or(1.0) };
                 found = Some(Product { then, out: x, ..product });
             }
@@ -236,8 +248,11 @@ fn norm_add(site: Site<'_>, ops: &[Op]) -> Result<Option<Vec<Call>>, PlanError> 
 
 /// A token's queries, keys and values, from their projection on.
 fn turn_and_attend(site: Site<'_>, ops: &[Op]) -> Result<Option<Vec<Call>>, PlanError> {
-    let [steps @ .., Op::StoreKv { k, v, cache }, Op::Attend { q, cache: read, scale, softcap, window, out }] =
-        ops
+    let [
+        steps @ ..,
+        Op::StoreKv { k, v, cache },
+        Op::Attend { q, cache: read, scale, softcap, window, out },
+    ] = ops
     else {
         return Ok(None);
     };
@@ -284,4 +299,3 @@ fn turn_and_attend(site: Site<'_>, ops: &[Op]) -> Result<Option<Vec<Call>>, Plan
     let scores = Scores { scale: *scale, softcap: *softcap, window: *window };
     attend::split(site, *q, *cache, scores, Some(turned), *out)
 }
-

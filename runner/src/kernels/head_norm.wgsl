@@ -12,6 +12,10 @@ fn store(i: u32, value: f32) {
 }
 
 @compute @workgroup_size(THREADS)
-fn head_norm(thread: Thread) {
-    normalise(thread);
+fn head_norm(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    thread: Thread,
+) {
+    normalise(unit(group, groups), thread);
 }

@@ -5,7 +5,8 @@ use packlight_formats::quant::Order;
 use super::matmul_coop;
 use super::matvec_q4::{self, Product, Then};
 use super::{
-    Call, GROUPED, HALVES, Kernel, KernelOp, Need, PLAIN, PRELUDE, Read, ReadWrite, Resource, Site, Work, overrides, rows_of,
+    Call, GROUPED, HALVES, Kernel, KernelOp, Need, PLAIN, PRELUDE, Read, ReadWrite, Resource, Site,
+    Work, overrides, rows_of,
 };
 use crate::gpu::{PlanError, Words};
 use crate::plan::{SlotId, WeightId};
@@ -40,7 +41,7 @@ pub(super) const MATVEC_PLAIN: Kernel = Kernel {
     name: "matvec plain",
     op: KernelOp::MatvecPlain,
     source: &[PRELUDE, HALVES, PLAIN, LINEAR, DOT, VECTOR],
-    overrides: &["BFLOAT16", "ODD", "LANES"],
+    overrides: &["VALUES", "ODD", "LANES"],
     ..MATVEC
 };
 
@@ -66,8 +67,7 @@ pub(super) const MATMUL: Kernel = Kernel {
     needs: &[],
     entry: "matmul",
     source: &[PRELUDE, HALVES, GROUPED, LINEAR, TILES, TILE_F32],
-    overrides:
-        &["BITS", "GROUP", "ZERO", "HIGH_FIRST", "TRANSPOSED", "SCALES", "WHOLE", "TOKENS"],
+    overrides: &["BITS", "GROUP", "ZERO", "HIGH_FIRST", "TRANSPOSED", "SCALES", "WHOLE", "TOKENS"],
     args: ARGS,
     buffers: &[Read, Read, Read, Read, ReadWrite],
     workgroup_bytes: 20 * (17 + 33) * 16,
@@ -87,7 +87,7 @@ pub(super) const MATMUL_PLAIN: Kernel = Kernel {
     name: "matmul plain",
     op: KernelOp::MatmulPlain,
     source: &[PRELUDE, HALVES, PLAIN, LINEAR, TILES, TILE_F32],
-    overrides: &["BFLOAT16", "ODD", "TOKENS"],
+    overrides: &["VALUES", "ODD", "TOKENS"],
     ..MATMUL
 };
 
@@ -133,8 +133,7 @@ pub(super) fn calls(
         ];
         if !has_few {
             let few = Work::per_row(rows, piece.rows.div_ceil(vector_rows));
-            let vector =
-                site.call(matvec, &args, &buffers, Work { applies: 1..=FEW, ..few })?;
+            let vector = site.call(matvec, &args, &buffers, Work { applies: 1..=FEW, ..few })?;
             let with_lanes = overrides.iter().copied().chain([lanes]).collect();
             calls.push(Call { overrides: with_lanes, ..vector });
         }
@@ -159,7 +158,7 @@ fn lanes(words: Words, columns: u32) -> u32 {
     let words = match words {
         Words::Grouped { order: Order::Kn, .. } => return 8,
         Words::Grouped { layout, .. } => layout.words_per_row(columns.into()),
-        Words::Plain { .. } => u64::from(columns.div_ceil(2)),
+        Words::Plain { values } => (values.bytes() * u64::from(columns)).div_ceil(4),
     };
     match words {
         ..64 => 8,

@@ -64,8 +64,7 @@ pub(super) fn calls(
     let many = |work| Work { applies: FEW + 1..=u32::MAX, ..work };
     let work = many(Work::per_row(rows, 1));
     let buffers = [Resource::Slot(x), halves, factors];
-    let mut calls =
-        vec![site.call(KernelOp::Halve, &[rows_of(rows), columns], &buffers, work)?];
+    let mut calls = vec![site.call(KernelOp::Halve, &[rows_of(rows), columns], &buffers, work)?];
     let (tokens, tile_rows) = TILE;
     for &piece in pieces {
         let has_bias = bias.is_some().into();

@@ -8,7 +8,7 @@ use super::elementwise::{ACTIVATION, activation_number};
 use super::matmul::FEW;
 use super::{
     Call, HALVES, Kernel, KernelOp, Need, PRELUDE, Piece, Read, ReadWrite, Resource, Site, Work,
-    rows_of, scales_number,
+    number, rows_of,
 };
 use crate::gpu::{PlanError, Words};
 use crate::plan::{SlotId, WeightId};
@@ -88,7 +88,7 @@ pub(super) enum Then {
 pub(super) fn suits(words: Words, columns: u32) -> Option<[u32; 2]> {
     let Words::Grouped { layout, order: Order::Nk, scales } = words else { return None };
     let whole = layout.bits == 4 && layout.group == 32 && columns.is_multiple_of(32);
-    (whole && !layout.high_first()).then(|| [layout.zero_code(), scales_number(scales)])
+    (whole && !layout.high_first()).then(|| [layout.zero_code(), number(scales)])
 }
 
 /// Calls for up to [`FEW`] rows; `None` where the weight is stored in another way, or gates and what they let through
@@ -116,8 +116,7 @@ pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>
     let (rows, out_width) = (site.rows(out), site.width(out));
     let (is_gated, is_added) =
         (matches!(then, Then::Gate { .. }), matches!(then, Then::Add { .. }));
-    let overrides =
-        [zero, scales, norm.is_some().into(), is_gated.into(), is_added.into(), lanes];
+    let overrides = [zero, scales, norm.is_some().into(), is_gated.into(), is_added.into(), lanes];
     let call = |piece: &Piece| {
         let (outputs, first, gate, up, activation, scale) = match then {
             Then::Write => (piece.rows, piece.first_row, 0, 0, 0, 1.0),

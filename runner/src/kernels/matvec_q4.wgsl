@@ -125,12 +125,16 @@ fn words_dot(left: vec4<f32>, right: vec4<f32>, words: vec4<u32>) -> vec4<f32> {
 }
 
 @compute @workgroup_size(THREADS)
-fn matvec(thread: Thread) {
+fn matvec(
+    @builtin(workgroup_id) group_id: vec3<u32>,
+    @builtin(num_workgroups) group_count: vec3<u32>,
+    thread: Thread,
+) {
     let per_team = select(4u, 2u, GATED);
     let per_pass = THREADS / LANES * per_team;
     let per_workgroup = per_pass * args.passes;
     let blocks = (args.outputs + per_workgroup - 1u) / per_workgroup;
-    let block = unit(thread.group, thread.groups);
+    let block = unit(group_id, group_count);
     let t = block / blocks;
     if t >= live_rows(args.rows_of) {
         return;

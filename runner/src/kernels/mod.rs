@@ -30,7 +30,7 @@ pub use grid::{GridError, fold};
 use packlight_formats::quant::Order;
 
 use crate::executor::Live;
-use crate::gpu::{Caps, Piece, Placed, Placement, PlanError, Scales, Words};
+use crate::gpu::{Caps, Floats, Piece, Placed, Placement, PlanError, Words};
 use crate::plan::{CacheId, HistoryId, Op, Plan, RopeIndex, Rows, SlotId, WeightId};
 
 /// Every kernel. Where an operation has several, the first that a device can and may use is taken, so the best come
@@ -84,7 +84,7 @@ const GROUPED_OVERRIDES: &[&str] =
     &["BITS", "GROUP", "ZERO", "HIGH_FIRST", "TRANSPOSED", "SCALES", "WHOLE"];
 const PLAIN: &str = include_str!("plain.wgsl");
 /// The override constants of plain.wgsl.
-const PLAIN_OVERRIDES: &[&str] = &["BFLOAT16", "ODD"];
+const PLAIN_OVERRIDES: &[&str] = &["VALUES", "ODD"];
 
 /// One row of the table of kernels.
 #[derive(Debug, PartialEq, Eq)]
@@ -222,9 +222,13 @@ pub enum Resource {
     /// `[tokens]` ids, and those that follow.
     Tokens,
     /// Values that one call leaves for the next.
-    Scratch { floats: u32 },
+    Scratch {
+        floats: u32,
+    },
     /// `[tokens, columns]` f16 for the next calls.
-    Halves { columns: u32 },
+    Halves {
+        columns: u32,
+    },
     /// `[tokens]`: what the rows of those were multiplied by.
     Factors,
     /// A binding that the kernel does not read this time.
@@ -421,27 +425,26 @@ fn rows_of(rows: Rows) -> u32 {
     }
 }
 
-/// As grouped.wgsl has them.
-fn scales_number(scales: Scales) -> u32 {
-    match scales {
-        Scales::Float16 => 0,
-        Scales::Bfloat16 => 1,
-        Scales::Float32 => 2,
-    }
-}
-
 /// The values of [`GROUPED_OVERRIDES`] or [`PLAIN_OVERRIDES`] for rows of so many columns.
 fn overrides(words: Words, columns: u32) -> Vec<u32> {
     match words {
         Words::Grouped { layout, order, scales } => {
             let whole = columns.is_multiple_of(layout.group)
                 && layout.group.is_multiple_of(layout.codes_per_word());
-            let scales = scales_number(scales);
             let (high_first, transposed) = (layout.high_first(), order == Order::Kn);
             let [high_first, transposed, whole] = [high_first, transposed, whole].map(u32::from);
             let zero = layout.zero_code();
-            vec![layout.bits, layout.group, zero, high_first, transposed, scales, whole]
+            vec![layout.bits, layout.group, zero, high_first, transposed, number(scales), whole]
         }
-        Words::Plain { bfloat16 } => vec![u32::from(bfloat16), columns % 2],
+        Words::Plain { values } => vec![number(values), columns % 2],
+    }
+}
+
+/// How grouped.wgsl and plain.wgsl call a type.
+fn number(floats: Floats) -> u32 {
+    match floats {
+        Floats::Float16 => 0,
+        Floats::Bfloat16 => 1,
+        Floats::Float32 => 2,
     }
 }

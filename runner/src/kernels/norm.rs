@@ -12,7 +12,8 @@ const SUM_SUBGROUPS: &str = include_str!("sum_subgroups.wgsl");
 const ROWS: &str = include_str!("rms_norm.wgsl");
 const ROWS_ADD: &str = include_str!("norm_add.wgsl");
 const HEADS: &str = include_str!("head_norm.wgsl");
-const ARGS: &[&str] = &["rows_of", "heads", "width", "offset", "stride", "eps", "has_weight", "scale"];
+const ARGS: &[&str] =
+    &["rows_of", "heads", "width", "offset", "stride", "eps", "has_weight", "scale"];
 
 pub(super) const RMS_NORM: Kernel = Kernel {
     name: "rms_norm",

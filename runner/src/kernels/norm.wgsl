@@ -17,9 +17,9 @@ struct Args {
 // [width], or anything where has_weight is 0
 @group(0) @binding(2) var<storage, read> weight: array<f32>;
 
-// One workgroup a run: head `unit % heads` of row `unit / heads`.
-fn normalise(thread: Thread) {
-    let unit = unit(thread.group, thread.groups);
+// One workgroup a run: head `unit % heads` of row `unit / heads`. The unit stands apart from the thread, so that browsers
+// see that a whole workgroup leaves where it is past the end: nobody may miss the barriers of a sum.
+fn normalise(unit: u32, thread: Thread) {
     let lane = thread.lane;
     let row = unit / args.heads;
     if row >= live_rows(args.rows_of) {

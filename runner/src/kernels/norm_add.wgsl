@@ -14,6 +14,10 @@ fn store(i: u32, value: f32) {
 }
 
 @compute @workgroup_size(THREADS)
-fn norm_add(thread: Thread) {
-    normalise(thread);
+fn norm_add(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    thread: Thread,
+) {
+    normalise(unit(group, groups), thread);
 }

@@ -1,16 +1,17 @@
-// A weight that is not quantised: rows of f16 or bf16 values, two to a word. The names are those of grouped.wgsl, so
-// that the same kernels read either.
+// A weight that is not quantised: rows of f32 values, or of f16 or bf16 ones, two to a word. The names are those of
+// grouped.wgsl, so that the same kernels read either.
 
-override BFLOAT16: bool;
-// Whether rows have an odd number of values: then every other row starts in the upper half of a word.
+// Type of the values: 0: f16, 1: bf16, two to a word; 2: f32.
+override VALUES: u32;
+// Whether rows have an odd number of values: then every other row of two to a word starts in the upper half of one.
 override ODD: bool;
-const GROUP: u32 = 2u;
+override CODES_PER_WORD: u32 = 2u - VALUES / 2u;
+override GROUP: u32 = CODES_PER_WORD;
 const TRANSPOSED: bool = false;
 const WHOLE: bool = false;
-const CODES_PER_WORD: u32 = 2u;
 const WORDS_PER_GROUP: u32 = 1u;
 
-// [rows, columns], two to a word
+// [rows, columns]
 @group(0) @binding(2) var<storage, read> codes: array<u32>;
 // There are none.
 @group(0) @binding(3) var<storage, read> scales: array<u32>;
@@ -22,13 +23,13 @@ struct Matrix {
 }
 
 fn words_per_row(matrix: Matrix) -> u32 {
-    return (matrix.columns + 1u) / 2u;
+    return (matrix.columns + CODES_PER_WORD - 1u) / CODES_PER_WORD;
 }
 
-// Values 2 * w and 2 * w + 1 of a row; past its end anything.
+// Word `w` of a row; past its end, half of it may be anything.
 fn word_of(matrix: Matrix, row: u32, w: u32) -> u32 {
-    if !ODD {
-        return codes[row * (matrix.columns / 2u) + w];
+    if VALUES == 2u || !ODD {
+        return codes[row * (matrix.columns / CODES_PER_WORD) + w];
     }
     let first = row * matrix.columns + 2u * w;
     let word = codes[first / 2u];
@@ -45,7 +46,10 @@ fn scale_of(matrix: Matrix, row: u32, w: u32) -> f32 {
 
 // Value `i` of a word.
 fn code(word: u32, i: u32) -> f32 {
-    return half_of(word, i, BFLOAT16);
+    if VALUES == 2u {
+        return bitcast<f32>(word);
+    }
+    return half_of(word, i, VALUES == 1u);
 }
 
 // The columns of a row that its word `w` holds.
@@ -55,8 +59,9 @@ struct Span {
 }
 
 fn span(w: u32, columns: u32) -> Span {
+    let start = w * CODES_PER_WORD;
     if !ODD {
-        return Span(w * 2u, 2u);
+        return Span(start, CODES_PER_WORD);
     }
-    return Span(w * 2u, min(2u, columns - min(columns, w * 2u)));
+    return Span(start, min(CODES_PER_WORD, columns - min(columns, start)));
 }

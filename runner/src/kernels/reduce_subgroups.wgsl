@@ -2,8 +2,6 @@
 // than LANES; what is left goes through workgroup memory.
 
 struct Thread {
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
     @builtin(subgroup_size) subgroup_size: u32,
     @builtin(subgroup_invocation_id) subgroup_lane: u32,

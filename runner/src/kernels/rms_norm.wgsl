@@ -14,6 +14,10 @@ fn store(i: u32, value: f32) {
 }
 
 @compute @workgroup_size(THREADS)
-fn rms_norm(thread: Thread) {
-    normalise(thread);
+fn rms_norm(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    thread: Thread,
+) {
+    normalise(unit(group, groups), thread);
 }

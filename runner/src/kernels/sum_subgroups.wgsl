@@ -1,8 +1,6 @@
 // The sum over a workgroup: within subgroups, of whatever size, then over their sums.
 
 struct Thread {
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
     @builtin(subgroup_id) subgroup: u32,
     @builtin(num_subgroups) subgroups: u32,

@@ -1,8 +1,6 @@
 // The sum over a workgroup, by a tree in workgroup memory.
 
 struct Thread {
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 }
 

@@ -9,7 +9,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 /// How the next token is chosen.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Sampling {
     /// Divides the logits; 0 takes the most likely token always, so that the filters and the seed have no effect.
     pub temperature: f32,
@@ -60,6 +61,12 @@ impl Sampling {
         } else {
             Ok(())
         }
+    }
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self::GREEDY
     }
 }
 

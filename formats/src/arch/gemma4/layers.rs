@@ -107,6 +107,10 @@ pub(super) fn rope_ids(
         ids.push(RopeId(u32::try_from(id).unwrap_or(u32::MAX)));
     }
     if let Some(sections) = sections {
+        // Both are written, also where all layers are of one kind.
+        for reach in [Reach::Full, Reach::Sliding] {
+            sections.section(reach.name())?;
+        }
         sections.all_read("rope_parameters")?;
     }
     Ok(ids)

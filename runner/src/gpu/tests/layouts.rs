@@ -71,6 +71,7 @@ fn pieces_of_a_table_and_of_a_matrix_equal_the_whole() {
         (grouped(Order::Kn, Dtype::Float32, 52), [7, 9, 1].to_vec()),
         // Rows of 46 bytes, the last piece ends within a word.
         (plain(Dtype::Bfloat16, 51, 23), [7, 9].to_vec()),
+        (native(plain(Dtype::Float32, 51, 23)), [19, 26].to_vec()),
     ];
     for (plan, counts) in plans {
         let placement = Placement::new(&plan, &tiny).expect("places");

@@ -73,14 +73,27 @@ impl Noise {
 fn content(record: &RecordSpec) -> Vec<u8> {
     let mut noise = Noise::of(&record.name);
     let is_scale = record.name.ends_with("scale");
-    let mut element = || match record.dtype {
-        Dtype::Uint32 => noise.bits().to_le_bytes().to_vec(),
-        dtype => {
-            let value = noise.value() * if is_scale { 0.1 } else { 1.0 };
-            stored_bits(dtype, value).to_le_bytes().to_vec()
+    let mut element = || {
+        if record.dtype == Dtype::Uint32 {
+            return noise.bits().to_le_bytes().to_vec();
         }
+        let value = noise.value() * if is_scale { 0.1 } else { 1.0 };
+        if record.stored == Dtype::Float32 {
+            return value.to_le_bytes().to_vec();
+        }
+        stored_bits(record.dtype, value).to_le_bytes().to_vec()
     };
     (0..record.elements()).flat_map(|_| element()).collect()
+}
+
+/// The same plan with values that are not quantised stored as they are in memory.
+fn native(mut plan: Plan) -> Plan {
+    for weight in &mut plan.weights {
+        if let Storage::Plain(record) = &mut weight.storage {
+            *record = record.clone().native();
+        }
+    }
+    plan
 }
 
 /// Writes every record in pieces of 68 bytes, which cross rows, groups and regions.

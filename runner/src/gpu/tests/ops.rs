@@ -40,12 +40,11 @@ fn weights_that_are_not_quantised() {
             let weight = bench.plain(rows, columns, dtype);
             let out = bench.slot(Rows::Tokens, rows);
             bench.step(Op::Matmul { x, weight, bias: None, out });
-            agree(
-                &format!("{rows} x {columns} {dtype}"),
-                &gpu,
-                &bench.finish(out),
-                &[1, 3, 17, 48],
-            );
+            let plan = bench.finish(out);
+            for (stored, plan) in [("stored", plan.clone()), ("native", native(plan))] {
+                let what = format!("{rows} x {columns} {dtype} {stored}");
+                agree(&what, &gpu, &plan, &[1, 3, 17, 48]);
+            }
         }
     }
 }

@@ -1,0 +1,297 @@
+// The files of a bundle, from the store or from its host. Nothing leaves here before its SHA-256 is compared, where
+// there is a packlight.json; that of a plain MLC bundle's files nobody knows.
+//
+// Memory: a chunk of at most 64 MiB (8 as packlight writes them) per connection, and what a connection has received.
+
+import { sha256 } from "./digest.js";
+import { Failure } from "./failure.js";
+import { noSpace } from "./store.js";
+import { Stream, small } from "./stream.js";
+
+/** As many as WebLLM has, which hosts therefore bear. */
+const CONNECTIONS = 4;
+const MANIFEST = "packlight.json";
+/** Another tab may be downloading what is waited for here. */
+const LOOK_AGAIN_MS = 500;
+
+/** @typedef {{path: string, bytes: number, sha256: string[]}} Entry */
+
+export class Files {
+  /**
+   * @param {string} url the bundle's folder, with a slash at its end
+   * @param {import("./store.js").Store | null} store
+   * @param {{planned: (plan: {bytes: number, cached: number}) => void, received: (bytes: number) => void}} hear
+   */
+  constructor(url, store, hear) {
+    this.url = url;
+    this.store = store;
+    this.hear = hear;
+    /** The first error: what the engine says of it knows less. @type {any} */
+    this.failure = null;
+    /** @type {Uint8Array | null} */
+    this.json = null;
+    /** Whether the host could not be asked for the manifest, and one that is known has to do. */
+    this.offline = false;
+    /** @type {Map<string, Entry>} */
+    this.entries = new Map();
+    this.chunkBytes = 0;
+    /** Files that are on their way, and what wakes those who wait for their chunks. @type {Set<string>} */
+    this.coming = new Set();
+    this.arrived = new EventTarget();
+    /** Streams of files that are read as they come, by path. @type {Map<string, {stream: Stream, at: number}>} */
+    this.streams = new Map();
+  }
+
+  /**
+   * Asks for packlight.json; null where the bundle has none. `parse` validates it.
+   * @param {(json: Uint8Array) => {chunk_bytes: number, files: Entry[]}} parse
+   */
+  async open(parse) {
+    const name = `manifest-${await sha256(new TextEncoder().encode(this.url))}`;
+    let described;
+    try {
+      this.json = await small(this.url + MANIFEST);
+      described = this.json && parse(this.json);
+      // No store, or no space for a few KB: then it is not remembered.
+      if (this.json) await this.store?.write(name, this.json).catch(() => {});
+    } catch (error) {
+      this.json = error.unreachable ? ((await this.store?.read(name)) ?? null) : null;
+      if (!this.json) throw error;
+      this.offline = true;
+      described = parse(this.json);
+    }
+    for (const entry of described?.files ?? []) this.entries.set(entry.path, entry);
+    this.chunkBytes = described?.chunk_bytes ?? 0;
+    return described;
+  }
+
+  // What the engine asks for.
+
+  /** @param {string} path */
+  async file(path) {
+    if (path === MANIFEST) return this.json;
+    return this.keepFailure(small(this.url + encodeURIComponent(path), "default"));
+  }
+
+  /** @param {string} path @param {number} start @param {number} end */
+  async range(path, start, end) {
+    return this.keepFailure(this.json ? this.verified(path, start, end) : this.plain(path, start, end));
+  }
+
+  /**
+   * Begins to fetch what will be read, in this order.
+   * @param {string[]} paths
+   */
+  announce(paths) {
+    if (!this.json) return;
+    const entries = paths.map((path) => this.entry(path));
+    for (const { path } of this.store ? entries : []) this.coming.add(path);
+    this.fetchAll(entries).catch((error) => this.fail(error));
+  }
+
+  // Verified files.
+
+  /** @param {Entry[]} entries */
+  async fetchAll(entries) {
+    const sizes = (await this.store?.sizes()) ?? new Map();
+    let [bytes, cached] = [0, 0];
+    for (const entry of entries) {
+      bytes += entry.bytes;
+      entry.sha256.forEach((hash, i) => {
+        const length = this.length(entry, i);
+        if (sizes.get(hash) === length) cached += length;
+      });
+    }
+    this.hear.planned({ bytes, cached });
+    if (!this.store) return;
+    const { quota = Infinity, usage = 0 } = await navigator.storage.estimate();
+    const [needed, free] = [bytes - cached, Math.max(quota - usage, 0)];
+    if (needed > free) {
+      throw noSpace(`the bundle needs ${megabytes(needed)} more, but the browser gives this site ${megabytes(free)}`);
+    }
+    const queue = entries[Symbol.iterator]();
+    const connection = async () => {
+      for (const entry of queue) {
+        // One tab at a time; the next finds everything there.
+        if (!this.failure) await navigator.locks.request(`packlight ${entry.sha256[0]}`, () => this.fetch(entry));
+        this.coming.delete(entry.path);
+        this.wake();
+      }
+    };
+    await Promise.all(Array.from({ length: CONNECTIONS }, connection));
+  }
+
+  /**
+   * Sees to it that all chunks of a file are in the store.
+   * @param {Entry} entry
+   */
+  async fetch(entry) {
+    let stream = null;
+    for (const [i, hash] of entry.sha256.entries()) {
+      if (this.failure) break;
+      if (await this.store.read(hash, 0, 0)) {
+        // What follows has to be asked for anew.
+        stream?.cancel();
+        stream = null;
+        continue;
+      }
+      stream ??= this.stream(entry, i);
+      await this.store.write(hash, await this.receive(entry, i, stream));
+      this.wake();
+    }
+    stream?.cancel();
+  }
+
+  /** @param {string} path @param {number} start @param {number} end */
+  async verified(path, start, end) {
+    const entry = this.entry(path);
+    const first = Math.floor(start / this.chunkBytes);
+    const chunk = (/** @type {number} */ i) => ({ from: i * this.chunkBytes, to: i * this.chunkBytes + this.length(entry, i) });
+    if (chunk(first).from === start && chunk(first).to === end) return this.chunk(entry, first);
+    const bytes = new Uint8Array(end - start);
+    for (let i = first; i * this.chunkBytes < end; i += 1) {
+      const { from, to } = chunk(i);
+      const [a, b] = [Math.max(start, from), Math.min(end, to)];
+      // Some bytes of a chunk that went by whole, and was compared then.
+      const piece =
+        (await this.store?.read(entry.sha256[i], a - from, b - from)) ?? (await this.chunk(entry, i)).subarray(a - from, b - from);
+      bytes.set(piece, a - start);
+    }
+    return bytes;
+  }
+
+  /**
+   * A chunk, from the store if it is whole there.
+   * @param {Entry} entry
+   * @param {number} i
+   */
+  async chunk(entry, i) {
+    const hash = entry.sha256[i];
+    for (;;) {
+      if (this.failure) throw this.failure;
+      const bytes = await this.store?.read(hash);
+      if (bytes && (await sha256(bytes)) === hash) return bytes;
+      if (bytes) await this.store.remove(hash);
+      if (!this.coming.has(entry.path)) break;
+      await this.woken();
+    }
+    const bytes = await this.next(entry, i);
+    await this.store?.write(hash, bytes);
+    return bytes;
+  }
+
+  /**
+   * A chunk from its host, by the stream that ended before it where there is one.
+   * @param {Entry} entry
+   * @param {number} i
+   */
+  async next(entry, i) {
+    let open = this.streams.get(entry.path);
+    if (open?.at !== i) {
+      open?.stream.cancel();
+      open = { stream: this.stream(entry, i), at: i };
+    }
+    this.streams.delete(entry.path);
+    const bytes = await this.receive(entry, i, open.stream);
+    open.at += 1;
+    if (open.at < entry.sha256.length) this.streams.set(entry.path, open);
+    else open.stream.cancel();
+    return bytes;
+  }
+
+  /** @param {Entry} entry @param {number} i @param {RequestCache} [cache] */
+  stream(entry, i, cache) {
+    const url = this.url + encodeURIComponent(entry.path);
+    const { received } = this.hear;
+    return new Stream(url, i * this.chunkBytes, entry.bytes, { total: entry.bytes, cache, received });
+  }
+
+  /**
+   * The next chunk of a stream, compared with its hash; once more where that is wrong, past every cache between us: a
+   * bit may flip on the way; twice is no accident.
+   * @param {Entry} entry @param {number} i @param {Stream} stream
+   */
+  async receive(entry, i, stream) {
+    const length = this.length(entry, i);
+    let bytes = await stream.read(length);
+    if ((await sha256(bytes)) === entry.sha256[i]) return bytes;
+    this.hear.received(-length);
+    const another = this.stream(entry, i, "reload");
+    bytes = await another.read(length);
+    another.cancel();
+    if ((await sha256(bytes)) === entry.sha256[i]) return bytes;
+    const start = i * this.chunkBytes;
+    throw new Failure(
+      `\`${entry.path}\` chunk ${i} (bytes ${start}..${start + length}) does not have the SHA-256 of packlight.json`,
+      "nothing of it was used or kept. The bundle on the server is damaged or was changed: tell whoever publishes it",
+    );
+  }
+
+  /** @param {Entry} entry @param {number} i */
+  length(entry, i) {
+    return Math.min(this.chunkBytes, entry.bytes - i * this.chunkBytes);
+  }
+
+  /** @param {string} path @returns {Entry} */
+  entry(path) {
+    const entry = this.entries.get(path);
+    if (!entry) throw new Failure(`\`${path}\` is not in packlight.json`);
+    return entry;
+  }
+
+  // Files without hashes: as they come, and nothing keeps them but the browser's own cache.
+
+  /** @param {string} path @param {number} start @param {number} end */
+  async plain(path, start, end) {
+    let open = this.streams.get(path);
+    if (open?.at !== start) {
+      open?.stream.cancel();
+      const options = { cache: /** @type {RequestCache} */ ("default"), received: this.hear.received };
+      open = { stream: new Stream(this.url + encodeURIComponent(path), start, Number.MAX_SAFE_INTEGER, options), at: start };
+      this.streams.set(path, open);
+    }
+    const bytes = await open.stream.read(end - start);
+    open.at = end;
+    return bytes;
+  }
+
+  // Waiting and failing.
+
+  wake() {
+    this.arrived.dispatchEvent(new Event("chunk"));
+  }
+
+  woken() {
+    return new Promise((resolve) => {
+      this.arrived.addEventListener("chunk", resolve, { once: true });
+      setTimeout(resolve, LOOK_AGAIN_MS);
+    });
+  }
+
+  /** @param {any} error */
+  fail(error) {
+    this.failure ??= error;
+    this.wake();
+  }
+
+  /** @template T @param {Promise<T>} promise @returns {Promise<T>} */
+  async keepFailure(promise) {
+    try {
+      return await promise;
+    } catch (error) {
+      this.fail(error);
+      throw error;
+    }
+  }
+
+  /** Ends everything that is on its way. */
+  close() {
+    this.fail(new Failure("the bundle was closed"));
+    for (const { stream } of this.streams.values()) stream.cancel();
+  }
+}
+
+/** @param {number} bytes */
+function megabytes(bytes) {
+  return `${Math.ceil(bytes / 1e6)} MB`;
+}

@@ -1,0 +1,152 @@
+// What was downloaded, by its SHA-256: in the origin private file system, or in the Cache API where files cannot be
+// written (Safari before 26), or nowhere (private windows of some browsers).
+//
+// An entry appears whole or not at all: a file is written beside it and takes its place when it is closed, a response is
+// put whole. So tabs cannot disturb each other, and what was interrupted leaves no trace. What is read is compared with
+// its hash all the same, by whoever reads it.
+
+import { Failure } from "./failure.js";
+
+const NAME = "packlight";
+
+/**
+ * @typedef {object} Store
+ * @property {string} kind what it is, in words
+ * @property {() => Promise<Map<string, number>>} sizes every entry and its bytes
+ * @property {(name: string, start?: number, end?: number) => Promise<Uint8Array | null>} read
+ * @property {(name: string, bytes: Uint8Array) => Promise<void>} write
+ * @property {(name: string) => Promise<void>} remove
+ */
+
+/**
+ * The store of this origin; null where the browser has none for us.
+ * @returns {Promise<Store | null>}
+ */
+export async function openStore() {
+  try {
+    if ("createWritable" in FileSystemFileHandle.prototype) {
+      const root = await navigator.storage.getDirectory();
+      return new FileStore(await root.getDirectoryHandle(NAME, { create: true }));
+    }
+  } catch {
+    // Private windows: there may still be the other.
+  }
+  try {
+    return new CacheStore(await caches.open(NAME));
+  } catch {
+    return null;
+  }
+}
+
+/** Files of the origin private file system. */
+class FileStore {
+  kind = "files of this site";
+
+  /** @param {FileSystemDirectoryHandle} folder */
+  constructor(folder) {
+    this.folder = folder;
+  }
+
+  async sizes() {
+    const sizes = new Map();
+    for await (const [name, handle] of this.folder.entries()) {
+      const file = await gone(handle.getFile());
+      // A file that is being written for the first time has no bytes yet.
+      if (file && file.size > 0) sizes.set(name, file.size);
+    }
+    return sizes;
+  }
+
+  async read(name, start = 0, end = Infinity) {
+    const file = await gone(this.folder.getFileHandle(name).then((handle) => handle.getFile()));
+    if (!file || file.size === 0) return null;
+    const buffer = await gone(file.slice(start, Math.min(end, file.size)).arrayBuffer());
+    return buffer && new Uint8Array(buffer);
+  }
+
+  async write(name, bytes) {
+    let writable;
+    try {
+      const handle = await this.folder.getFileHandle(name, { create: true });
+      writable = await handle.createWritable();
+      await writable.write(bytes);
+      await writable.close();
+    } catch (error) {
+      await writable?.abort().catch(() => {});
+      throw full(error);
+    }
+  }
+
+  async remove(name) {
+    // Gone already, or another tab is just writing it.
+    await this.folder.removeEntry(name).catch(() => {});
+  }
+}
+
+/** Responses of the Cache API. */
+class CacheStore {
+  kind = "cache of this site";
+
+  /** @param {Cache} cache */
+  constructor(cache) {
+    this.cache = cache;
+  }
+
+  async sizes() {
+    const sizes = new Map();
+    for (const request of await this.cache.keys()) {
+      const reply = await this.cache.match(request);
+      const bytes = Number(reply?.headers.get("Content-Length"));
+      sizes.set(new URL(request.url).pathname.slice(1), bytes);
+    }
+    return sizes;
+  }
+
+  async read(name, start = 0, end = Infinity) {
+    const blob = await (await this.cache.match(address(name)))?.blob();
+    if (!blob) return null;
+    return new Uint8Array(await blob.slice(start, Math.min(end, blob.size)).arrayBuffer());
+  }
+
+  async write(name, bytes) {
+    try {
+      const headers = { "Content-Length": String(bytes.length) };
+      await this.cache.put(address(name), new Response(bytes, { headers }));
+    } catch (error) {
+      throw full(error);
+    }
+  }
+
+  async remove(name) {
+    await this.cache.delete(address(name));
+  }
+}
+
+/** An address that no server has, for an entry of the Cache API. */
+const address = (/** @type {string} */ name) => `https://packlight.invalid/${name}`;
+
+/**
+ * What a promise gives; null where the file has been removed in the meantime.
+ * @template T
+ * @param {Promise<T>} promise
+ * @returns {Promise<T | null>}
+ */
+async function gone(promise) {
+  try {
+    return await promise;
+  } catch (error) {
+    if (error.name === "NotFoundError" || error.name === "NotReadableError") return null;
+    throw error;
+  }
+}
+
+/** @param {any} error */
+function full(error) {
+  if (error.name !== "QuotaExceededError") return error;
+  return noSpace("the browser gives this site no more space");
+}
+
+/** @param {string} message */
+export function noSpace(message) {
+  return new Failure(message, "free the cache below or space on this device, or load without keeping the download");
+}

@@ -1,0 +1,143 @@
+// Owns the engine: everything that takes long happens here, so that the page stays awake.
+//
+// The page sends {type: "load" | "answer" | "stop" | "verify" | "free" | "usage", ...}; what it gets back is below.
+
+import { sha256 } from "./digest.js";
+import { Failure, told } from "./failure.js";
+import { Files } from "./files.js";
+import init, { Chat, Manifest } from "./packlight.js";
+import { openStore } from "./store.js";
+
+/** Often enough to look alive. */
+const PROGRESS_MS = 100;
+const IS_HASH = /^[0-9a-f]{64}$/;
+
+const send = (/** @type {string} */ type, /** @type {object} */ data = {}) => postMessage({ type, ...data });
+
+const engine = init({ module_or_path: new URL("packlight_bg.wasm", import.meta.url) });
+/** @type {Chat | null} */
+let chat = null;
+let stopping = false;
+
+/** A bundle onto the GPU: {planned}, {progress}*, {noted}*, {loaded} or {failed}. */
+async function load({ url, keep, context }) {
+  chat?.free();
+  chat = null;
+  const { memory } = await engine;
+  const store = keep ? await openStore() : null;
+  const progress = { received: 0, uploaded: 0 };
+  let last = 0;
+  const tell = () => {
+    if (performance.now() - last < PROGRESS_MS) return;
+    last = performance.now();
+    send("progress", progress);
+  };
+  const files = new Files(url, store, {
+    planned: (plan) => send("planned", plan),
+    received: (bytes) => {
+      progress.received += bytes;
+      tell();
+    },
+  });
+  try {
+    const described = await files.open((json) => {
+      const manifest = new Manifest(json);
+      return { ...JSON.parse(new TextDecoder().decode(json)), manifest };
+    });
+    if (files.offline) send("noted", { text: "The server cannot be reached; the bundle is as it was downloaded." });
+    if (keep && !store) send("noted", { text: "This browser keeps no files here (a private window?): nothing will be cached." });
+    if (described) {
+      send("described", { scheme: described.scheme, requires: described.requires });
+      await described.manifest.check(context);
+      described.manifest.free();
+    } else {
+      send("noted", {
+        text: "A plain MLC bundle without packlight.json: its files have no SHA-256 and are not verified. MD5 sums show accidents only. Nothing is cached here.",
+      });
+    }
+    chat = await Chat.load(files, described !== null, context, Math.floor(Date.now() / 1000), (bytes) => {
+      progress.uploaded += bytes;
+      tell();
+    });
+  } catch (error) {
+    // What the engine says of an error of the files knows less than they do.
+    throw files.failure ?? error;
+  } finally {
+    if (!chat) files.close();
+  }
+  send("progress", progress);
+  const about = { ...JSON.parse(chat.about), device: await device() };
+  send("loaded", { about, memory: memory.buffer.byteLength, store: store?.kind ?? null });
+}
+
+/** The GPU in the browser's words, of which the engine sees none. */
+async function device() {
+  const { info } = (await /** @type {any} */ (navigator).gpu.requestAdapter()) ?? {};
+  const words = [info?.vendor, info?.architecture, info?.device, info?.description].filter(Boolean);
+  return words.join(" ") || "a GPU that the browser does not name";
+}
+
+/** The next answer of a conversation: {piece}*, then {answered} or {failed}. */
+async function answer({ messages, tokens, sampling }) {
+  if (!chat) throw new Failure("no bundle is loaded");
+  stopping = false;
+  const hear = (/** @type {string} */ text) => {
+    if (text) send("piece", { text });
+    return stopping;
+  };
+  const json = await chat.answer(JSON.stringify(messages), tokens, JSON.stringify(sampling), hear);
+  send("answered", { answer: JSON.parse(json) });
+}
+
+/** Hashes all that is kept, and removes what is damaged: {verifying}*, then {verified}. */
+async function verify() {
+  const store = await openStore();
+  const sizes = (await store?.sizes()) ?? new Map();
+  const total = [...sizes.values()].reduce((sum, bytes) => sum + bytes, 0);
+  let [done, chunks, damaged] = [0, 0, 0];
+  for (const [name, bytes] of sizes) {
+    if (IS_HASH.test(name)) {
+      const found = await store.read(name);
+      chunks += 1;
+      if (found && (await sha256(found)) !== name) {
+        await store.remove(name);
+        damaged += 1;
+      }
+    }
+    done += bytes;
+    send("verifying", { done, total });
+  }
+  send("verified", { chunks, damaged, bytes: total });
+  await usage();
+}
+
+/** Removes all that is kept. */
+async function free() {
+  const store = await openStore();
+  for (const name of (await store?.sizes())?.keys() ?? []) await store.remove(name);
+  await usage();
+}
+
+/** What is kept: {usage}. */
+async function usage() {
+  const store = await openStore();
+  const sizes = (await store?.sizes()) ?? new Map();
+  send("usage", { bytes: [...sizes.values()].reduce((sum, bytes) => sum + bytes, 0), store: store?.kind ?? null });
+}
+
+const tasks = { load, answer, verify, free, usage };
+
+addEventListener("message", async ({ data }) => {
+  if (data.type === "stop") {
+    stopping = true;
+    return;
+  }
+  try {
+    await tasks[/** @type {keyof typeof tasks} */ (data.type)](data);
+  } catch (error) {
+    send("failed", { task: data.type, ...told(error) });
+  }
+});
+
+// A panic of the engine ends in no promise.
+addEventListener("error", (event) => send("failed", { task: "engine", message: event.message, hint: "reload the page" }));
