@@ -4,6 +4,7 @@ mod hosting;
 
 use std::path::PathBuf;
 
+use crate::bench::BenchArgs;
 use clap::{Parser, Subcommand};
 pub(crate) use hosting::{CacheArgs, CacheFolder, ProbeArgs, PublishArgs, ServeArgs};
 use packlight_convert::OverrideRule;
@@ -34,6 +35,7 @@ pub(crate) enum Command {
     Probe(ProbeArgs),
     Cache(CacheArgs),
     Devices(DevicesArgs),
+    Bench(BenchArgs),
     Demo(DemoArgs),
 }
 
@@ -319,8 +321,8 @@ impl SamplingArgs {
 /// What kernels may rely on.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct CapsArgs {
-    /// What kernels may rely on. auto: the adapter's limits; none: only what WebGPU guarantees. Add +f16 or +subgroups
-    /// to use those, as in `none,+f16`.
+    /// What kernels may rely on. auto: the adapter's limits; none: only what WebGPU guarantees. Add +f16, +subgroups
+    /// or +coop (cooperative matrices, with both of them) to use those, as in `none,+f16`.
     #[arg(
         long,
         default_value = "auto",

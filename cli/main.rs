@@ -7,6 +7,7 @@
 
 mod answer;
 mod args;
+mod bench;
 mod cache;
 mod calibration;
 mod chat;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
             devices::run(&args);
             Ok(true)
         }
+        Command::Bench(args) => bench::run(&args),
         Command::Demo(args) => demo::run(&args),
     };
     match result {

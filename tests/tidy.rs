@@ -100,7 +100,8 @@ fn crates_know_only_what_they_may() {
         let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
         let uses =
             code.filter(|line| line.contains("unsafe {") || line.contains("unsafe fn")).count();
-        let allowed = path.ends_with("convert/src/map.rs") || path.ends_with("tests/tidy.rs");
+        let allowed = ["convert/src/map.rs", "runner/src/gpu/trust.rs", "tests/tidy.rs"];
+        let allowed = allowed.iter().any(|allowed| path.ends_with(allowed));
         assert!(uses == 0 || allowed, "{} uses unsafe code", path.display());
     }
 }

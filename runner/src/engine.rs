@@ -4,7 +4,7 @@ use packlight_formats::model::CHUNK;
 
 use crate::bundle::{Bundle, BundleError};
 use crate::executor::{CallError, Capacity, Inputs, Output, Want};
-use crate::gpu::{Adapter, Caps, Gpu, GpuError, GpuExecutor};
+use crate::gpu::{Adapter, Caps, Gpu, GpuError, GpuExecutor, Timed};
 use crate::packed::PackedError;
 use crate::plan::Plan;
 use crate::reference::{Reference, ReferenceError};
@@ -13,6 +13,9 @@ use crate::tables::HostTables;
 
 /// The most bytes of logits kept from one call.
 const LOGITS_BYTES: u32 = 32 << 20;
+
+/// The most tokens of a call where every position is kept.
+const LONG_CHUNK: u32 = 512;
 
 /// Which device to run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +126,9 @@ impl Engine {
         let plan = Plan::lower(model, bundle.assignment());
         let turning_point = plan.turning_point();
         let context = context.clamp(1, model.context);
-        let chunk = CHUNK.min(context);
+        // Rings are as long as the bundle says that they are; without any, longer calls are faster.
+        let rings = plan.reach(Capacity { context, chunk: CHUNK.min(context), outputs: 1 });
+        let chunk = if rings.is_some() { CHUNK } else { LONG_CHUNK }.min(context);
         let outputs = (LOGITS_BYTES / 4 / model.vocab).clamp(1, chunk);
         let capacity = Capacity { context, chunk, outputs };
         let tables = bundle.host_tables(&plan)?;
@@ -238,6 +243,11 @@ impl Engine {
         self.turning_point
     }
 
+    /// The most tokens of a call.
+    pub fn chunk(&self) -> u32 {
+        self.capacity.chunk
+    }
+
     /// Forgets everything seen so far.
     pub fn reset(&mut self) {
         self.seen.clear();
@@ -319,6 +329,54 @@ impl Engine {
             });
         }
         if want == Want::AllLogits && last.is_ok() { Ok(Output::Logits(logits)) } else { last }
+    }
+
+    /// How many tokens [`Engine::go_on`] can make at once.
+    pub fn ahead(&self) -> u32 {
+        match &self.executor {
+            Executor::Cpu(_) => 1,
+            Executor::Gpu(gpu) => gpu.ahead(),
+        }
+    }
+
+    /// Feeds a token and returns the likeliest that follows it, the likeliest that follows that one, and so on: at least
+    /// one, and at most `count` as far as there is room. All but the last were fed then, too.
+    pub async fn go_on(&mut self, token: u32, count: u32) -> Result<Vec<u32>, EngineError> {
+        let position = self.position();
+        // A text that becomes longer may be turned by other tables.
+        let end = match self.turning_point {
+            Some(point) if !self.turned => self.capacity.context.min(point),
+            _ => self.capacity.context,
+        };
+        let count = count.min(self.ahead()).min(end.saturating_sub(position));
+        match &mut self.executor {
+            Executor::Gpu(gpu) if count > 1 => {
+                let made = gpu.greedy(&[token], position, count).await?;
+                let fed = made.len().saturating_sub(1);
+                self.seen.push(token);
+                self.seen.extend(&made[..fed]);
+                Ok(made)
+            }
+            _ => match self.feed(&[token], Want::Argmax).await? {
+                Output::Token(token) => Ok(vec![token]),
+                Output::Nothing | Output::Logits(_) => Ok(Vec::new()),
+            },
+        }
+    }
+
+    /// Forgets the last `count` tokens.
+    pub(crate) fn forget(&mut self, count: usize) {
+        self.seen.truncate(self.seen.len().saturating_sub(count));
+    }
+
+    /// The times of the dispatches of a call; `None` without a GPU that can take them.
+    pub async fn profile(&mut self, tokens: &[u32]) -> Result<Option<Vec<Timed>>, EngineError> {
+        let past = self.position();
+        let rows = self.rows(tokens).await?;
+        let Executor::Gpu(gpu) = &mut self.executor else { return Ok(None) };
+        let timed = gpu.profile(Inputs { tokens, rows: &rows }, past).await?;
+        self.seen.extend(tokens);
+        Ok(timed)
     }
 
     async fn forward(&mut self, tokens: &[u32], want: Want) -> Result<Output, EngineError> {

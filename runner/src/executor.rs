@@ -156,6 +156,11 @@ impl Memory {
         Self { reach: plan.reach(capacity), furthest: 0 }
     }
 
+    /// See [`Plan::reach`].
+    pub(crate) fn reach(&self) -> Option<u32> {
+        self.reach
+    }
+
     /// Whether everything is still there that is looked at from `past` on.
     pub(crate) fn check(&self, past: u32) -> Result<(), CallError> {
         match (self.reach, self.furthest) {

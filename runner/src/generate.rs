@@ -39,6 +39,9 @@ pub enum GenerateError {
     Sampling(#[from] SamplingError),
 }
 
+/// How long a reader may wait for several tokens at once.
+const BURST: Duration = Duration::from_millis(25);
+
 /// Tokens that are read between two looks at whether to go on.
 const STRIDE: usize = 256;
 
@@ -78,20 +81,38 @@ pub async fn generate(
     let mut generation = Generation { cached: engine.keep(prompt), ..Generation::default() };
     let mut first = start;
     let mut next = prompt[generation.cached..].to_vec();
-    for i in 0..limit {
-        let token = match engine.feed(&next, want).await? {
-            Output::Token(token) => token,
-            Output::Logits(logits) => sampler.next(&logits)?,
-            Output::Nothing => break,
+    // Tokens that the device is asked for at once: as many as come without a wait that shows.
+    let mut ahead = 1;
+    'answer: while generation.tokens.len() < limit as usize {
+        let begin = Instant::now();
+        let made = match (want, &next[..]) {
+            (Want::Argmax, [token]) if !generation.tokens.is_empty() => {
+                let left = limit as usize - generation.tokens.len();
+                engine.go_on(*token, ahead.min(u32::try_from(left).unwrap_or(u32::MAX))).await?
+            }
+            _ => match engine.feed(&next, want).await? {
+                Output::Token(token) => vec![token],
+                Output::Logits(logits) => vec![sampler.next(&logits)?],
+                Output::Nothing => break,
+            },
         };
-        if i == 0 {
+        if generation.tokens.is_empty() {
             first = Instant::now();
+        } else {
+            let each = begin.elapsed().as_nanos() / made.len().max(1) as u128;
+            let fit = BURST.as_nanos() / each.max(1);
+            ahead = u32::try_from(fit).unwrap_or(u32::MAX).clamp(1, engine.ahead());
         }
-        generation.tokens.push(token);
-        if on_token(token).is_break() {
-            break;
+        for (i, &token) in made.iter().enumerate() {
+            generation.tokens.push(token);
+            if on_token(token).is_break() {
+                // Those that came after it were never said.
+                engine.forget(made.len() - 1 - i);
+                break 'answer;
+            }
         }
-        next = vec![token];
+        let Some(&last) = made.last() else { break };
+        next = vec![last];
     }
     generation.prefill = first - start;
     generation.decode = first.elapsed();

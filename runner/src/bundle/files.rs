@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use packlight_formats::digest::sha256;
 use packlight_formats::manifest::{File, Packlight};
+use rayon::prelude::*;
 
 use super::{BundleError, Trust};
 use crate::source::Source;
@@ -86,16 +87,36 @@ impl<S: Source> Files<S> {
         file: &File,
         chunk: usize,
     ) -> Result<Vec<u8>, BundleError> {
+        let mut chunks = self.chunks(manifest, file, chunk..chunk + 1).await?;
+        Ok(chunks.pop().unwrap_or_default())
+    }
+
+    /// Some chunks of a file, verified on all threads unless told not to.
+    pub(super) async fn chunks(
+        &self,
+        manifest: &Packlight,
+        file: &File,
+        which: Range<usize>,
+    ) -> Result<Vec<Vec<u8>>, BundleError> {
         let path = &file.path;
-        let Some((range, expected)) = file.chunks(manifest.chunk_bytes).nth(chunk) else {
-            return Ok(Vec::new());
-        };
-        let (start, end) = (range.start, range.end);
-        let bytes = self.source.range(path, range).await.map_err(BundleError::unreadable)?;
-        if self.trust == Trust::Nothing && sha256(&bytes) != expected {
-            return Err(BundleError::WrongChunk { file: path.clone(), chunk, start, end });
+        let mut read = Vec::new();
+        for (range, expected) in
+            file.chunks(manifest.chunk_bytes).skip(which.start).take(which.len())
+        {
+            let bytes =
+                self.source.range(path, range.clone()).await.map_err(BundleError::unreadable)?;
+            read.push((bytes, range, expected));
         }
-        Ok(bytes)
+        if self.trust == Trust::Nothing {
+            let is_right = read.par_iter().map(|(bytes, _, expected)| sha256(bytes) == *expected);
+            let is_right: Vec<bool> = is_right.collect();
+            if let Some(wrong) = is_right.iter().position(|is_right| !is_right) {
+                let (file, chunk) = (path.clone(), which.start + wrong);
+                let Range { start, end } = read[wrong].1;
+                return Err(BundleError::WrongChunk { file, chunk, start, end });
+            }
+        }
+        Ok(read.into_iter().map(|(bytes, ..)| bytes).collect())
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Caps {
     pub f16: Feature<()>,
     /// Operations across the threads of a subgroup.
     pub subgroups: Feature<SubgroupSizes>,
+    /// Cooperative matrices of 16 x 16 f16 with sums in f32, for subgroups of 32 threads. An experiment of wgpu's.
+    pub cooperative: Feature<()>,
 }
 
 /// Something that not every device has and that is used only by those who ask for it.
@@ -76,6 +78,7 @@ impl Caps {
             offset_alignment: 256,
             f16: Feature::Off,
             subgroups: Feature::Off,
+            cooperative: Feature::Off,
         }
     }
 
@@ -91,6 +94,7 @@ impl Caps {
             offset_alignment: 1,
             f16: Feature::Off,
             subgroups: Feature::Off,
+            cooperative: Feature::Off,
         }
     }
 
@@ -118,6 +122,14 @@ impl Caps {
             } else {
                 Feature::Missing
             },
+            cooperative: if has(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX)
+                && (min, max) == (32, 32)
+                && adapter.cooperative_matrix_properties().iter().any(suits)
+            {
+                Feature::On(())
+            } else {
+                Feature::Missing
+            },
         }
     }
 
@@ -134,6 +146,7 @@ impl Caps {
             offset_alignment: self.offset_alignment.max(ceiling.offset_alignment),
             f16: self.f16.when(ceiling.f16 != Feature::Off),
             subgroups: self.subgroups.when(ceiling.subgroups != Feature::Off),
+            cooperative: self.cooperative.when(ceiling.cooperative != Feature::Off),
         }
     }
 
@@ -159,15 +172,25 @@ impl Caps {
         let mut features = wgpu::Features::empty();
         features.set(wgpu::Features::SHADER_F16, self.f16.is_on());
         features.set(wgpu::Features::SUBGROUP, self.subgroups.is_on());
+        let cooperative = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+        features.set(cooperative, self.cooperative.is_on());
         features
     }
+}
+
+/// Whether kernels are made for these matrices.
+fn suits(matrix: &wgpu::CooperativeMatrixProperties) -> bool {
+    let sizes = (matrix.m_size, matrix.n_size, matrix.k_size);
+    let types = (matrix.ab_type, matrix.cr_type);
+    sizes == (16, 16, 16)
+        && types == (wgpu::CooperativeScalarType::F16, wgpu::CooperativeScalarType::F32)
 }
 
 impl FromStr for Caps {
     type Err = String;
 
-    /// A ceiling, as `--caps` has it: `auto` or `none`, then `+f16`, `-f16`, `+subgroups`, `-subgroups`, separated by
-    /// commas; of two that contradict each other the later counts.
+    /// A ceiling, as `--caps` has it: `auto` or `none`, then `+f16`, `-f16`, `+subgroups`, `-subgroups`, `+coop`, `-coop`,
+    /// separated by commas; of two that contradict each other the later counts.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut caps = Self::auto();
         for (i, word) in text.split(',').enumerate() {
@@ -178,10 +201,12 @@ impl FromStr for Caps {
                 "-f16" => caps.f16 = Feature::Off,
                 "+subgroups" => caps.subgroups = Feature::On(SubgroupSizes::ANY),
                 "-subgroups" => caps.subgroups = Feature::Off,
+                "+coop" => caps.cooperative = Feature::On(()),
+                "-coop" => caps.cooperative = Feature::Off,
                 "auto" | "none" => return Err(format!("`{word}` can only come first")),
                 _ => {
                     return Err(format!(
-                        "`{word}` is none of auto, none, +f16, -f16, +subgroups and -subgroups"
+                        "`{word}` is none of auto, none, +f16, -f16, +subgroups, -subgroups, +coop and -coop"
                     ));
                 }
             }

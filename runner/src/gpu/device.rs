@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::caps::{Caps, Feature};
 use super::error::GpuError;
+use super::trust;
 
 /// An adapter, in words.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -25,7 +26,7 @@ pub struct Listed {
     pub offers: Caps,
     /// Whether times can be measured on it.
     pub timestamps: bool,
-    /// Cooperative matrices as `f16 16x16x16 f32`: type of the factors, M, N and K, type of the sums. No kernel uses them.
+    /// Cooperative matrices as `f16 16x16x16 f32`: type of the factors, M, N and K, type of the sums.
     pub cooperative_matrices: Vec<String>,
 }
 
@@ -58,6 +59,7 @@ pub struct Gpu {
     pub(super) queue: wgpu::Queue,
     adapter: Adapter,
     caps: Caps,
+    timestamps: bool,
     fault: Arc<Mutex<Option<Fault>>>,
 }
 
@@ -75,10 +77,13 @@ impl Gpu {
         let found = found().await.into_iter().next().ok_or(GpuError::NoAdapter)?;
         let adapter = Adapter::of(&found.get_info());
         let caps = granted(Caps::of(&found), ceiling.unwrap_or(Caps::auto()), &adapter.name)?;
+        // They change nothing but what can be measured.
+        let times = found.features() & wgpu::Features::TIMESTAMP_QUERY;
         let request = wgpu::DeviceDescriptor {
             label: Some("packlight"),
-            required_features: caps.features(),
+            required_features: caps.features() | times,
             required_limits: caps.limits(&found.limits()),
+            experimental_features: trust::experimental(caps),
             ..wgpu::DeviceDescriptor::default()
         };
         let (device, queue) = found
@@ -92,7 +97,7 @@ impl Gpu {
         device.on_uncaptured_error(Arc::new(move |error| keep_first(&slot, error.into())));
         let slot = Arc::clone(&fault);
         device.set_device_lost_callback(move |_, why| keep_first(&slot, Fault::Lost(why)));
-        Ok(Self { device, queue, adapter, caps, fault })
+        Ok(Self { device, queue, adapter, caps, timestamps: !times.is_empty(), fault })
     }
 
     /// The same device, said to have other subgroups than it has.
@@ -110,6 +115,11 @@ impl Gpu {
     /// What kernels may rely on.
     pub fn caps(&self) -> Caps {
         self.caps
+    }
+
+    /// Whether times can be taken on the device.
+    pub(super) fn has_timestamps(&self) -> bool {
+        self.timestamps
     }
 
     /// The first error since the last check, if any: uploads and submissions are checked after the fact.

@@ -1,12 +1,13 @@
 //! Runs a plan: buffers, pipelines and bind groups are made once, dispatches follow the live lengths of each call.
 
 use std::collections::BTreeMap;
+use std::ops::{Range, RangeInclusive};
 
 use packlight_formats::RecordSpec;
 use packlight_formats::rope::Rope;
 
 use super::arena::Arena;
-use super::buffers::Buffers;
+use super::buffers::{AHEAD, Begun, Buffers};
 use super::caps::Caps;
 use super::device::Gpu;
 use super::error::GpuError;
@@ -37,7 +38,7 @@ pub struct GpuExecutor {
     loaded: bool,
     pub(super) buffers: Buffers,
     pub(super) dispatches: Vec<Dispatch>,
-    argmax: Dispatch,
+    pub(super) argmax: Vec<Dispatch>,
     pipelines: Pipelines,
     pub(super) readback: Readback,
 }
@@ -45,12 +46,24 @@ pub struct GpuExecutor {
 /// A call, ready to be encoded.
 #[derive(Debug)]
 pub(super) struct Dispatch {
-    pub(super) step: usize,
-    place: String,
+    pub(super) steps: Range<usize>,
+    yields_to: Option<RangeInclusive<u32>>,
+    pub(super) place: String,
     pub(super) kernel: &'static str,
     work: Work,
+    /// Bytes of the matrices that it reads, each once.
+    matrix_bytes: u64,
     pipeline: wgpu::ComputePipeline,
     bind_group: wgpu::BindGroup,
+}
+
+/// Bytes to be copied after some dispatches.
+#[derive(Clone, Copy)]
+pub(super) struct Copied<'a> {
+    pub(super) from: &'a wgpu::Buffer,
+    pub(super) offset: u64,
+    pub(super) to: &'a wgpu::Buffer,
+    pub(super) bytes: u64,
 }
 
 impl GpuExecutor {
@@ -80,7 +93,8 @@ impl GpuExecutor {
         placement: &Placement,
         mut calls: Vec<Call>,
     ) -> Result<Self, GpuError> {
-        calls.push(kernels::argmax(plan, placement, &gpu.caps())?);
+        let passes = calls.len();
+        calls.extend(kernels::argmax(plan, placement, &gpu.caps())?);
         let arena = gpu
             .scoped("allocating weights", || Arena::new(gpu, plan, placement, IN_FLIGHT_BYTES))
             .await?;
@@ -90,16 +104,23 @@ impl GpuExecutor {
             })
             .await?;
         let mut pipelines = Pipelines::default();
+        #[cfg(not(target_arch = "wasm32"))]
+        {
+            pipelines.prepare(gpu, &calls);
+            gpu.check("making pipelines")?;
+        }
         let mut dispatches = gpu
             .scoped("making pipelines", || {
                 let dispatch = |(index, call): (u64, &Call)| {
                     let pipeline = pipelines.get(gpu, call);
                     let layout = &pipeline.layout;
                     Dispatch {
-                        step: call.step,
+                        steps: call.steps.clone(),
+                        yields_to: call.yields_to.clone(),
                         place: call.place.clone(),
                         kernel: call.kernel.name,
                         work: call.work.clone(),
+                        matrix_bytes: call.matrix_bytes(),
                         pipeline: pipeline.compute.clone(),
                         bind_group: buffers.bind(gpu, &arena, placement, layout, (index, call)),
                     }
@@ -109,8 +130,7 @@ impl GpuExecutor {
             .await?;
         let host_tables: Vec<_> =
             plan.host_tables().map(|(table, slot)| (plan.weight(table).clone(), slot)).collect();
-        // `calls` ended with it.
-        let argmax = dispatches.remove(dispatches.len() - 1);
+        let argmax = dispatches.split_off(passes);
         Ok(Self {
             gpu: gpu.clone(),
             capacity,
@@ -163,6 +183,13 @@ impl GpuExecutor {
         kernels
     }
 
+    /// Bytes of the matrices that a token is multiplied by.
+    pub fn matrix_bytes(&self) -> u64 {
+        let live = Live { tokens: 1, past: 0, outputs: 1 };
+        let made = self.pass(live).filter(|dispatch| dispatch.work.workgroups(live).is_some());
+        made.map(|dispatch| dispatch.matrix_bytes).sum()
+    }
+
     /// What its kernels rely on.
     pub fn caps(&self) -> Caps {
         self.gpu.caps()
@@ -196,44 +223,83 @@ impl GpuExecutor {
         want: Want,
     ) -> Result<Output, GpuError> {
         let inputs = inputs.into();
-        let live = self.begin(inputs, past, want)?;
-        match want {
-            Want::Nothing => {
-                self.run(live, None)?;
-                Ok(Output::Nothing)
-            }
-            Want::Argmax => {
-                let result = self.readback.take(&self.gpu, 4);
-                self.run(live, Some((self.buffers.token(), &result, 4)))?;
-                let token = self.readback.read(&self.gpu, result, 4).await?;
-                Ok(token.first().map_or(Output::Nothing, |&token| Output::Token(token)))
-            }
-            Want::LastLogits | Want::AllLogits => {
-                let bytes = 4 * u64::from(live.outputs) * self.logits_width;
-                let result = self.readback.take(&self.gpu, bytes);
-                self.run(live, Some((self.buffers.slot(self.logits), &result, bytes)))?;
-                Ok(Output::Logits(self.readback.read(&self.gpu, result, bytes).await?))
-            }
+        if want == Want::Argmax {
+            let tokens = self.greedy(inputs, past, 1).await?;
+            return Ok(tokens.first().map_or(Output::Nothing, |&token| Output::Token(token)));
         }
+        let begun = self.begin(inputs, past, want, 1)?[0];
+        if want == Want::Nothing {
+            self.submit((0, begun), self.pass(begun.live), None)?;
+            return Ok(Output::Nothing);
+        }
+        let bytes = 4 * u64::from(begun.live.outputs) * self.logits_width;
+        let result = self.readback.take(&self.gpu, bytes);
+        let from = self.buffers.slot(self.logits);
+        let copy = Copied { from, offset: 0, to: &result, bytes };
+        self.submit((0, begun), self.pass(begun.live), Some(copy))?;
+        Ok(Output::Logits(self.readback.read(&self.gpu, result, bytes).await?))
     }
 
-    /// Checks a call and writes what it is given.
+    /// How many tokens [`Self::greedy`] can be asked for.
+    pub fn ahead(&self) -> u32 {
+        // What a token looks up on the host must be known there. And rings can only go back so far, to the one that ends
+        // an answer.
+        let reach = self.memory.reach().unwrap_or(AHEAD);
+        if self.host_tables.is_empty() { AHEAD.min(reach).max(1) } else { 1 }
+    }
+
+    /// The likeliest token after `inputs`, the likeliest after that, and so on, `count` of them: the device goes on by
+    /// itself. All but the last are then in the cache too.
+    pub async fn greedy<'a>(
+        &mut self,
+        inputs: impl Into<Inputs<'a>>,
+        past: u32,
+        count: u32,
+    ) -> Result<Vec<u32>, GpuError> {
+        let inputs = inputs.into();
+        let calls = self.begin(inputs, past, Want::Argmax, count.clamp(1, self.ahead()))?;
+        let bytes = 4 * calls.len() as u64;
+        let result = self.readback.take(&self.gpu, bytes);
+        let offset = 4 * inputs.tokens.len() as u64;
+        let last = calls.len() - 1;
+        for (i, &begun) in calls.iter().enumerate() {
+            // A submission a call: the device begins with the first while the next is encoded.
+            let copy = Copied { from: self.buffers.tokens(), offset, to: &result, bytes };
+            let number = u32::try_from(i).unwrap_or(u32::MAX);
+            let dispatches = self.pass(begun.live).chain(&self.argmax);
+            self.submit((number, begun), dispatches, (i == last).then_some(copy))?;
+        }
+        self.readback.read(&self.gpu, result, bytes).await
+    }
+
+    /// Checks a call and those that follow from it, `count` in all, and writes what they are given.
     pub(super) fn begin(
         &mut self,
         inputs: Inputs<'_>,
         past: u32,
         want: Want,
-    ) -> Result<Live, GpuError> {
+        count: u32,
+    ) -> Result<Vec<Begun>, GpuError> {
         let live = self.live(inputs.tokens, past, want)?;
         inputs.check(self.host_tables.iter().map(|(table, _)| table.columns))?;
-        self.memory.read_on(live)?;
-        let turns: Vec<_> = self.ropes.iter().map(|rope| turns(rope, self.length, live)).collect();
-        self.buffers.write_inputs(&self.gpu.queue, live, inputs.tokens, &turns);
+        let mut calls = vec![Begun { live, first: 0 }];
+        for i in 1..count {
+            // Whatever the token will be, it is one that the vocabulary has.
+            let live = self.live(&[0], past + live.tokens + i - 1, want)?;
+            calls.push(Begun { live, first: calls[0].live.tokens + i - 1 });
+        }
+        for begun in &calls {
+            self.memory.read_on(begun.live)?;
+        }
+        let positions = past..past + live.tokens + count - 1;
+        let turns: Vec<_> =
+            self.ropes.iter().map(|rope| turns(rope, self.length, positions.clone())).collect();
+        self.buffers.write_inputs(&self.gpu.queue, &calls, inputs.tokens, &turns);
         for ((_, slot), rows) in self.host_tables.iter().zip(inputs.rows) {
             let slot = self.buffers.slot(*slot);
             self.gpu.queue.write_buffer(slot, 0, bytemuck::cast_slice(rows));
         }
-        Ok(live)
+        Ok(calls)
     }
 
     /// The lengths of a call, or why it cannot be made.
@@ -249,42 +315,58 @@ impl GpuExecutor {
         })
     }
 
-    /// Submits one pass over the whole plan, and the copy `(from, to, bytes)` of what is wanted from it.
-    fn run(
-        &self,
-        live: Live,
-        copy: Option<(&wgpu::Buffer, &wgpu::Buffer, u64)>,
-    ) -> Result<(), GpuError> {
-        let wants_token = copy.is_some_and(|(from, ..)| from == self.buffers.token());
-        self.submit(live, self.dispatches.iter().chain(wants_token.then_some(&self.argmax)), copy)
+    /// What a call with these lengths runs: fused dispatches where there are some.
+    pub(super) fn pass(&self, live: Live) -> impl Iterator<Item = &Dispatch> {
+        self.dispatches.iter().filter(move |dispatch| !dispatch.yields(live))
     }
 
-    /// Encodes and submits some dispatches and a copy.
+    /// Encodes and submits some dispatches of a begun call, by its number, and a copy.
     pub(super) fn submit<'a>(
         &self,
-        live: Live,
+        (number, begun): (u32, Begun),
         dispatches: impl Iterator<Item = &'a Dispatch>,
-        copy: Option<(&wgpu::Buffer, &wgpu::Buffer, u64)>,
+        copy: Option<Copied<'_>>,
     ) -> Result<(), GpuError> {
         const DOING: &str = "running the model";
         let descriptor = wgpu::CommandEncoderDescriptor { label: Some("forward") };
         let mut encoder = self.gpu.device.create_command_encoder(&descriptor);
         {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            let offsets = [self.buffers.live_offset(number)];
             for dispatch in dispatches {
-                let Some(groups) = dispatch.work.workgroups(live) else { continue };
-                let [x, y] = kernels::fold(groups, self.gpu.caps().groups_per_dimension)
-                    .map_err(|source| GpuError::Grid { place: dispatch.place.clone(), source })?;
-                pass.set_pipeline(&dispatch.pipeline);
-                pass.set_bind_group(0, &dispatch.bind_group, &[]);
-                pass.dispatch_workgroups(x, y, 1);
+                dispatch.encode(&mut pass, &self.gpu.caps(), begun.live, &offsets)?;
             }
         }
-        if let Some((from, to, bytes)) = copy {
-            encoder.copy_buffer_to_buffer(from, 0, to, 0, bytes);
+        if let Some(Copied { from, offset, to, bytes }) = copy {
+            encoder.copy_buffer_to_buffer(from, offset, to, 0, bytes);
         }
         self.gpu.queue.submit([encoder.finish()]);
         self.gpu.check(DOING)
+    }
+}
+
+impl Dispatch {
+    /// Whether a fused dispatch does its work in a call with these lengths.
+    fn yields(&self, live: Live) -> bool {
+        let rows = self.work.rows.count(live.tokens, live.outputs);
+        self.yields_to.as_ref().is_some_and(|fused| fused.contains(&rows))
+    }
+
+    /// Whether it has anything to do.
+    pub(super) fn encode(
+        &self,
+        pass: &mut wgpu::ComputePass<'_>,
+        caps: &Caps,
+        live: Live,
+        offsets: &[u32],
+    ) -> Result<bool, GpuError> {
+        let Some(groups) = self.work.workgroups(live) else { return Ok(false) };
+        let [x, y] = kernels::fold(groups, caps.groups_per_dimension)
+            .map_err(|source| GpuError::Grid { place: self.place.clone(), source })?;
+        pass.set_pipeline(&self.pipeline);
+        pass.set_bind_group(0, &self.bind_group, offsets);
+        pass.dispatch_workgroups(x, y, 1);
+        Ok(true)
     }
 }
 
@@ -304,10 +386,9 @@ impl WeightSink for GpuExecutor {
     }
 }
 
-/// `[tokens, width / 2]` cosines and sines. The angle is rounded to f32 first, as transformers does.
-fn turns(rope: &Rope, length: u32, live: Live) -> Vec<f32> {
+/// `[positions, width / 2]` cosines and sines. The angle is rounded to f32 first, as transformers does.
+fn turns(rope: &Rope, length: u32, positions: Range<u32>) -> Vec<f32> {
     let (inv_freq, factor) = (rope.inv_freq(length), rope.attention_factor());
-    let positions = live.past..live.past + live.tokens;
     let angles =
         positions.flat_map(|position| inv_freq.iter().map(move |freq| position as f32 * freq));
     angles.flat_map(|angle| [angle.cos() * factor, angle.sin() * factor]).collect()

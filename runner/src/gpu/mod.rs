@@ -9,13 +9,16 @@ mod executor;
 mod flow;
 mod pipelines;
 mod place;
+mod profile;
 mod readback;
 mod steps;
 #[cfg(test)]
 pub(crate) mod tests;
+mod trust;
 
 pub use caps::{Caps, Feature, SubgroupSizes};
 pub use device::{Adapter, Gpu, Listed, adapters};
 pub use error::{CapacityError, GpuError, PlanError, UploadError};
 pub use executor::GpuExecutor;
 pub use place::{Floats, Piece, Placed, Placement, Region, Words, largest_capacity};
+pub use profile::Timed;

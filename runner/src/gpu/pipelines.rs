@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(not(target_arch = "wasm32"))]
+use rayon::prelude::*;
+
 use super::device::Gpu;
+use super::trust;
 use crate::kernels::{Access, Call, Kernel};
 
 /// A pipeline and the layout of its only bind group.
@@ -15,8 +19,7 @@ pub(super) struct Pipeline {
 /// The pipelines made so far.
 #[derive(Debug, Default)]
 pub(super) struct Pipelines {
-    /// By kernel, threads and constants.
-    made: BTreeMap<(&'static str, u32, Vec<u32>), Pipeline>,
+    made: BTreeMap<Key, Pipeline>,
 }
 
 impl Pipelines {
@@ -27,9 +30,24 @@ impl Pipelines {
 
     /// The pipeline of a call; a new one is made inside of [`Gpu::scoped`] only.
     pub(super) fn get(&mut self, gpu: &Gpu, call: &Call) -> &Pipeline {
-        let key = (call.kernel.name, call.threads, call.overrides.clone());
-        self.made.entry(key).or_insert_with(|| make(gpu, call))
+        self.made.entry(key(call)).or_insert_with(|| make(gpu, call))
     }
+
+    /// Makes those of all calls, on all threads: a driver's compiler takes its time. What goes wrong is found by
+    /// [`Gpu::check`], since scopes belong to a thread.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn prepare(&mut self, gpu: &Gpu, calls: &[Call]) {
+        let different: BTreeMap<Key, &Call> = calls.iter().map(|call| (key(call), call)).collect();
+        let made = different.into_par_iter().map(|(key, call)| (key, make(gpu, call)));
+        self.made.extend(made.collect::<Vec<_>>());
+    }
+}
+
+/// Kernel, threads and constants.
+type Key = (&'static str, u32, Vec<u32>);
+
+fn key(call: &Call) -> Key {
+    (call.kernel.name, call.threads, call.overrides.clone())
 }
 
 fn make(gpu: &Gpu, call: &Call) -> Pipeline {
@@ -45,10 +63,7 @@ fn make(gpu: &Gpu, call: &Call) -> Pipeline {
         bind_group_layouts: &[Some(&layout)],
         immediate_size: 0,
     });
-    let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
-        label,
-        source: wgpu::ShaderSource::Wgsl(kernel.source.concat().into()),
-    });
+    let module = trust::module(device, kernel);
     let values = call.overrides.iter().map(|&value| f64::from(value));
     let constants = kernel.overrides.iter().copied().zip(values);
     let constants: Vec<_> = constants.chain([("THREADS", f64::from(call.threads))]).collect();
@@ -59,7 +74,8 @@ fn make(gpu: &Gpu, call: &Call) -> Pipeline {
         entry_point: Some(kernel.entry),
         compilation_options: wgpu::PipelineCompilationOptions {
             constants: &constants,
-            ..wgpu::PipelineCompilationOptions::default()
+            // Every kernel writes what it reads there.
+            zero_initialize_workgroup_memory: false,
         },
         cache: None,
     });
@@ -77,7 +93,12 @@ fn entries(kernel: &Kernel) -> Vec<wgpu::BindGroupLayoutEntry> {
         .map(|(binding, ty)| wgpu::BindGroupLayoutEntry {
             binding,
             visibility: wgpu::ShaderStages::COMPUTE,
-            ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+            ty: wgpu::BindingType::Buffer {
+                ty,
+                // Calls that are given to the device together have a `live` each.
+                has_dynamic_offset: binding == 0,
+                min_binding_size: None,
+            },
             count: None,
         })
         .collect()

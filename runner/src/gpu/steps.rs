@@ -1,14 +1,15 @@
 //! A call step by step, for those who look for the step that goes wrong.
 
+use super::buffers::Begun;
 use super::error::GpuError;
-use super::executor::GpuExecutor;
+use super::executor::{Copied, GpuExecutor};
 use crate::executor::{Inputs, Live, Want};
 use crate::plan::{Left, Plan};
 
 impl GpuExecutor {
     /// Begins a call that [`GpuExecutor::step`] goes on with: its inputs at positions `past..`, logits wanted of all.
     pub fn begin_steps(&mut self, inputs: Inputs<'_>, past: u32) -> Result<Live, GpuError> {
-        self.begin(inputs, past, Want::AllLogits)
+        Ok(self.begin(inputs, past, Want::AllLogits, 1)?[0].live)
     }
 
     /// Runs the next step of a call and returns what it leaves: a slot's rows in use, or keys and then values of the
@@ -19,7 +20,10 @@ impl GpuExecutor {
         step: usize,
         live: Live,
     ) -> Result<Vec<f32>, GpuError> {
-        self.submit(live, self.dispatches.iter().filter(|dispatch| dispatch.step == step), None)?;
+        let alone = step..step + 1;
+        let begun = (0, Begun { live, first: 0 });
+        let dispatches = self.dispatches.iter().filter(|dispatch| dispatch.steps == alone);
+        self.submit(begun, dispatches, None)?;
         let (parts, floats) = match plan.steps[step].op.leaves() {
             Left::Slot(id) => {
                 let slot = plan.slot(id);
@@ -42,7 +46,8 @@ impl GpuExecutor {
         for part in parts {
             let bytes = (4 * floats).min(part.size());
             let result = self.readback.take(&self.gpu, bytes);
-            self.submit(live, std::iter::empty(), Some((&part, &result, bytes)))?;
+            let copy = Copied { from: &part, offset: 0, to: &result, bytes };
+            self.submit(begun, std::iter::empty(), Some(copy))?;
             values.extend(self.readback.read::<f32>(&self.gpu, result, bytes).await?);
         }
         Ok(values)

@@ -4,22 +4,46 @@ use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, Wo
 use crate::gpu::PlanError;
 use crate::plan::{Rows, SlotId};
 
-pub(super) const ARGMAX: Kernel = Kernel {
-    name: "argmax",
-    op: KernelOp::Argmax,
+const BEST: &str = include_str!("best.wgsl");
+
+pub(super) const ARGMAX_PARTS: Kernel = Kernel {
+    name: "argmax parts",
+    op: KernelOp::ArgmaxParts,
     needs: &[],
-    entry: "argmax",
-    source: &[PRELUDE, include_str!("argmax.wgsl")],
+    entry: "argmax_parts",
+    source: &[PRELUDE, BEST, include_str!("argmax_parts.wgsl")],
     overrides: &[],
-    args: &["width"],
+    args: &["width", "parts"],
     buffers: &[Read, ReadWrite],
     workgroup_bytes: 2048,
     invocations: 256,
 };
 
-pub(super) fn call(site: Site<'_>, logits: SlotId) -> Result<Call, PlanError> {
-    // A single workgroup looks at the last row only, however many there are.
-    let work = Work { rows: Rows::Outputs, tile: u32::MAX, groups: 1, applies: 1..=u32::MAX };
-    let buffers = [Resource::Slot(logits), Resource::Token];
-    site.call(KernelOp::Argmax, &[site.width(logits)], &buffers, work)
+pub(super) const ARGMAX: Kernel = Kernel {
+    name: "argmax",
+    op: KernelOp::Argmax,
+    needs: &[],
+    entry: "argmax",
+    source: &[PRELUDE, BEST, include_str!("argmax.wgsl")],
+    overrides: &[],
+    args: &["parts"],
+    buffers: &[Read, ReadWrite],
+    workgroup_bytes: 2048,
+    invocations: 256,
+};
+
+/// Parts with enough values for a workgroup to do.
+const PART: u32 = 1024;
+const MOST_PARTS: u32 = 128;
+
+pub(super) fn calls(site: Site<'_>, logits: SlotId) -> Result<Vec<Call>, PlanError> {
+    let width = site.width(logits);
+    let parts = width.div_ceil(PART).min(MOST_PARTS);
+    let best = Resource::Scratch { floats: 2 * MOST_PARTS };
+    // The last row only, however many there are.
+    let work = |groups| Work { tile: u32::MAX, ..Work::per_row(Rows::Outputs, groups) };
+    let slot = Resource::Slot(logits);
+    let some = site.call(KernelOp::ArgmaxParts, &[width, parts], &[slot, best], work(parts))?;
+    let last = site.call(KernelOp::Argmax, &[parts], &[best, Resource::Tokens], work(1))?;
+    Ok(vec![some, last])
 }

@@ -1,11 +1,18 @@
-//! Softmax attention over the cache.
+//! Softmax attention over the cache: a workgroup a query, or for few queries several that join their parts.
 
-use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, Work};
+use packlight_formats::rope::{Pairing, Rope};
+
+use super::matmul::FEW;
+use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, Spread, Work};
 use crate::gpu::PlanError;
-use crate::plan::{CacheId, Heads, Rows, SlotId};
+use crate::plan::{CacheId, Heads, RopeIndex, Rows, SlotId, WeightId};
 
 /// WIDEST in attend.wgsl.
 const WIDEST_HEAD: u32 = 512;
+/// Positions that a workgroup of the split kernel has at least.
+const SHARE: u32 = 128;
+/// The most workgroups that share the positions of a query.
+const MOST_SHARES: u32 = 64;
 
 pub(super) const ATTEND: Kernel = Kernel {
     name: "attend",
@@ -20,6 +27,64 @@ pub(super) const ATTEND: Kernel = Kernel {
     invocations: 128,
 };
 
+/// QUERIES in attend_tiles.wgsl, and the widest heads that it sums.
+const QUERIES: u32 = 32;
+const WIDEST_IN_TILES: u32 = 256;
+
+pub(super) const ATTEND_TILES: Kernel = Kernel {
+    name: "attend tiles",
+    op: KernelOp::AttendTiles,
+    source: &[PRELUDE, include_str!("attend_tiles.wgsl")],
+    workgroup_bytes: 2 * 32 * 9 * 16 + 32 * 33 * 4 + 256 * 4,
+    invocations: 256,
+    ..ATTEND
+};
+
+pub(super) const ATTEND_SPLIT: Kernel = Kernel {
+    name: "attend split",
+    op: KernelOp::AttendSplit,
+    needs: &[],
+    entry: "attend",
+    source: &[PRELUDE, include_str!("attend_split.wgsl")],
+    overrides: &["TURN", "WIDTH"],
+    args: &[
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "q_offset",
+        "k_offset",
+        "v_offset",
+        "stride",
+        "window",
+        "scale",
+        "softcap",
+        "share",
+        "most_shares",
+        "pairs",
+        "neighbours",
+        "normed",
+        "q_eps",
+        "k_eps",
+        "v_eps",
+    ],
+    buffers: &[Read, Read, Read, Read, ReadWrite, ReadWrite, ReadWrite],
+    workgroup_bytes: 5 * WIDEST_HEAD * 4 + 128 * (4 + 1 + 4 + 1) * 4 + 8 * 4,
+    invocations: 128,
+};
+
+pub(super) const ATTEND_MERGE: Kernel = Kernel {
+    name: "attend merge",
+    op: KernelOp::AttendMerge,
+    needs: &[],
+    entry: "merge",
+    source: &[PRELUDE, include_str!("attend_merge.wgsl")],
+    overrides: &[],
+    args: &["heads", "head_dim", "window", "share", "most_shares"],
+    buffers: &[Read, ReadWrite],
+    workgroup_bytes: 0,
+    invocations: 64,
+};
+
 /// Which keys are scored, and how.
 #[derive(Clone, Copy)]
 pub(super) struct Scores {
@@ -28,13 +93,33 @@ pub(super) struct Scores {
     pub(super) window: Option<u32>,
 }
 
-pub(super) fn call(
+impl Scores {
+    /// Window and softcap as kernels take them. None is written as 0: a window of 0 would hide even the query's own
+    /// position, a cap of 0 every difference.
+    fn numbers(self) -> [u32; 2] {
+        [self.window.unwrap_or(0), self.softcap.unwrap_or(0.0).to_bits()]
+    }
+}
+
+/// What is done with queries, keys and values, which one slot has, before a token attends.
+#[derive(Clone, Copy)]
+pub(super) struct Turned {
+    pub(super) k: Heads,
+    pub(super) v: Heads,
+    pub(super) rope: Option<RopeIndex>,
+    pub(super) q_norm: Option<(WeightId, f32)>,
+    pub(super) k_norm: Option<(WeightId, f32)>,
+    pub(super) v_eps: Option<f32>,
+}
+
+/// All kernels that a step needs; the live row count decides which of them run.
+pub(super) fn calls(
     site: Site<'_>,
     q: Heads,
     cache: CacheId,
     scores: Scores,
     out: SlotId,
-) -> Result<Call, PlanError> {
+) -> Result<Vec<Call>, PlanError> {
     let Heads { slot, offset, heads, head_dim } = q;
     if head_dim > WIDEST_HEAD {
         let (place, widest) = (site.place.to_owned(), WIDEST_HEAD);
@@ -42,11 +127,102 @@ pub(super) fn call(
     }
     let kv_heads = site.plan.cache(cache).kv_heads;
     let stride = site.width(slot);
-    // None is written as 0: a window of 0 would hide even the query's own position, a cap of 0 every difference.
-    let window = scores.window.unwrap_or(0);
-    let softcap = scores.softcap.unwrap_or(0.0).to_bits();
+    let [window, softcap] = scores.numbers();
     let args = [heads, kv_heads, head_dim, offset, stride, window, scores.scale.to_bits(), softcap];
     let buffers =
         [Resource::Slot(slot), Resource::Keys(cache), Resource::Values(cache), Resource::Slot(out)];
-    site.call(KernelOp::Attend, &args, &buffers, Work::per_row(Rows::Tokens, heads))
+    let work = Work::per_row(Rows::Tokens, heads);
+    let call = |op, work| site.call(op, &args, &buffers, work);
+    let Some(mut calls) = split(site, q, cache, scores, None, out)? else {
+        return Ok(vec![call(KernelOp::Attend, work)?]);
+    };
+    let many = Work { applies: FEW + 1..=u32::MAX, ..work };
+    // Its threads are a square.
+    let is_square = site.threads(KernelOp::AttendTiles)? == ATTEND_TILES.invocations;
+    calls.push(if is_square && head_dim <= WIDEST_IN_TILES {
+        call(KernelOp::AttendTiles, Work { tile: QUERIES, ..many })?
+    } else {
+        call(KernelOp::Attend, many)?
+    });
+    Ok(calls)
+}
+
+/// The calls for few queries, or with `turned` for one; `None` where their heads do not lie in fours.
+pub(super) fn split(
+    site: Site<'_>,
+    q: Heads,
+    cache: CacheId,
+    scores: Scores,
+    turned: Option<Turned>,
+    out: SlotId,
+) -> Result<Option<Vec<Call>>, PlanError> {
+    let Heads { slot, offset, heads, head_dim } = q;
+    let stride = site.width(slot);
+    let offsets = turned.map_or([0; 2], |turned| [turned.k.offset, turned.v.offset]);
+    // The kernel norms values with a thread for each four of them.
+    let is_wide = site.threads(KernelOp::AttendSplit)? < head_dim / 4;
+    if is_wide && turned.is_some_and(|turned| turned.v_eps.is_some()) {
+        return Ok(None);
+    }
+    if [head_dim, stride, offset].iter().chain(&offsets).any(|n| !n.is_multiple_of(4)) {
+        return Ok(None);
+    }
+    let kv_heads = site.plan.cache(cache).kv_heads;
+    let [window, softcap] = scores.numbers();
+    let (rope, norms, v_eps) = turned.map_or((None, [None; 2], None), |turned| {
+        (turned.rope, [turned.q_norm, turned.k_norm], turned.v_eps)
+    });
+    let (pairs, neighbours) = rope.map_or((0, 0), |rope| {
+        let Rope { width, pairing, .. } = site.plan.ropes[rope.0];
+        (width / 2, u32::from(pairing == Pairing::Neighbours))
+    });
+    let [q_norm, k_norm] = norms.map(|norm| {
+        norm.map_or(Ok(Resource::Nothing), |(weight, _)| site.vector(weight, head_dim))
+    });
+    let [q_eps, k_eps] = norms.map(|norm| norm.map_or(0.0, |(_, eps)| eps));
+    let normed = [norms[0].is_some(), norms[1].is_some(), v_eps.is_some()];
+    let normed = (0..).zip(normed).map(|(bit, is)| u32::from(is) << bit).sum();
+    let most_rows = if turned.is_some() { 1 } else { FEW };
+    // What is left for the second kernel must be bindable.
+    let part = most_rows * heads * (head_dim + 2);
+    let most = u32::try_from(site.caps.binding_bytes / 4 / u64::from(part)).unwrap_or(u32::MAX);
+    let most = most.clamp(1, MOST_SHARES);
+    let args = [
+        heads,
+        kv_heads,
+        head_dim,
+        offset,
+        offsets[0],
+        offsets[1],
+        stride,
+        window,
+        scores.scale.to_bits(),
+        softcap,
+        SHARE,
+        most,
+        pairs,
+        neighbours,
+        normed,
+        q_eps.to_bits(),
+        k_eps.to_bits(),
+        v_eps.unwrap_or(0.0).to_bits(),
+    ];
+    let parts = Resource::Scratch { floats: most * part };
+    let buffers = [
+        Resource::Slot(slot),
+        rope.map_or(Resource::Nothing, Resource::Turns),
+        q_norm?,
+        k_norm?,
+        Resource::Keys(cache),
+        Resource::Values(cache),
+        parts,
+    ];
+    let work = Work { applies: 1..=most_rows, ..Work::per_row(Rows::Tokens, heads) };
+    let spread = Some(Spread { share: SHARE, most, window: scores.window });
+    let spread = Work { spread, ..work.clone() };
+    let split = site.call(KernelOp::AttendSplit, &args, &buffers, spread)?;
+    let split = Call { overrides: vec![turned.is_some().into(), head_dim / 4], ..split };
+    let args = [heads, head_dim, window, SHARE, most];
+    let merge = site.call(KernelOp::AttendMerge, &args, &[parts, Resource::Slot(out)], work)?;
+    Ok(Some(vec![split, merge]))
 }

@@ -15,6 +15,7 @@ const SUBGROUP_SIZE: u32 = 32;
 pub enum Need {
     F16,
     Subgroups,
+    CooperativeMatrices,
 }
 
 /// Why a device does not get a kernel.
@@ -28,6 +29,12 @@ pub enum Refusal {
     SubgroupsOff,
     #[error("the adapter has no subgroups")]
     NoSubgroups,
+    #[error("cooperative matrices are not asked for (--caps +coop)")]
+    CooperativeOff,
+    #[error(
+        "the adapter has no cooperative matrices of 16 x 16 f16 with sums in f32 for subgroups of 32"
+    )]
+    NoCooperative,
     #[error("the adapter's subgroup sizes, {min}..={max}, do not include 32")]
     SubgroupSizes { min: u32, max: u32 },
     #[error("subgroups need 1024 threads in a workgroup, but the device allows {invocations}")]
@@ -43,7 +50,7 @@ pub enum Refusal {
 impl Refusal {
     /// Whether the kernel was never asked for.
     pub fn is_opt_in(self) -> bool {
-        matches!(self, Self::F16Off | Self::SubgroupsOff)
+        matches!(self, Self::F16Off | Self::SubgroupsOff | Self::CooperativeOff)
     }
 }
 
@@ -53,6 +60,11 @@ impl Need {
             Self::F16 => match caps.f16 {
                 Feature::Off => Err(Refusal::F16Off),
                 Feature::Missing => Err(Refusal::NoF16),
+                Feature::On(()) => Ok(()),
+            },
+            Self::CooperativeMatrices => match caps.cooperative {
+                Feature::Off => Err(Refusal::CooperativeOff),
+                Feature::Missing => Err(Refusal::NoCooperative),
                 Feature::On(()) => Ok(()),
             },
             Self::Subgroups => match caps.subgroups {
@@ -166,7 +178,9 @@ mod tests {
     #[test]
     fn a_kernel_that_does_not_fit_says_why() {
         let refusals = |caps: Caps| {
-            let refused = choices(&caps).into_iter().filter(|choice| choice.chosen.is_none());
+            let refused = choices(&caps).into_iter();
+            let refused =
+                refused.filter(|choice| choice.chosen.is_none() && !choice.op.is_optional());
             refused.map(|choice| choice.refused.last().expect("tried").1).collect::<Vec<_>>()
         };
         assert_eq!(refusals(Caps::floor()), []);

@@ -6,12 +6,22 @@ use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, ro
 use crate::gpu::PlanError;
 use crate::plan::{Columns, Factor, SlotId};
 
+pub(super) const ACTIVATION: &str = include_str!("activation.wgsl");
+
+/// As activation.wgsl has them.
+pub(super) fn activation_number(activation: Activation) -> u32 {
+    match activation {
+        Activation::Silu => 0,
+        Activation::GeluTanh => 1,
+    }
+}
+
 pub(super) const GATE: Kernel = Kernel {
     name: "gate",
     op: KernelOp::Gate,
     needs: &[],
     entry: "gate",
-    source: &[PRELUDE, include_str!("gate.wgsl")],
+    source: &[PRELUDE, ACTIVATION, include_str!("gate.wgsl")],
     overrides: &[],
     args: &[
         "rows_of",
@@ -86,11 +96,7 @@ pub(super) fn gate(
     activation: Activation,
     out: SlotId,
 ) -> Result<Call, PlanError> {
-    // The numbers of gate.wgsl.
-    let activation = match activation {
-        Activation::Silu => 0,
-        Activation::GeluTanh => 1,
-    };
+    let activation = activation_number(activation);
     let (rows, width) = (site.rows(out), site.width(out));
     let [gate_stride, up_stride] = [gate, up].map(|columns| site.width(columns.slot));
     let args = [rows_of(rows), width, gate.offset, gate_stride, up.offset, up_stride, activation];

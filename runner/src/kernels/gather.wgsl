@@ -7,7 +7,7 @@ struct Args {
 }
 
 @group(0) @binding(1) var<uniform> args: Args;
-// [T]
+// [first + T], those of this call from live.first on
 @group(0) @binding(4) var<storage, read> tokens: array<u32>;
 // [T, width]
 @group(0) @binding(5) var<storage, read_write> out: array<f32>;
@@ -23,7 +23,7 @@ fn gather(
         return;
     }
     // A token before the piece wraps round to a row far after it.
-    let row = tokens[at.row] - args.first_row;
+    let row = tokens[live.first + at.row] - args.first_row;
     if row >= args.rows {
         return;
     }

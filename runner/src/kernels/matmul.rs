@@ -2,15 +2,17 @@
 
 use packlight_formats::quant::Order;
 
+use super::matmul_coop;
+use super::matvec_q4::{self, Product, Then};
 use super::{
-    Call, GROUPED, GROUPED_OVERRIDES, HALVES, Kernel, KernelOp, Need, PLAIN, PLAIN_OVERRIDES,
-    PRELUDE, Read, ReadWrite, Resource, Site, Work, overrides, rows_of,
+    Call, GROUPED, HALVES, Kernel, KernelOp, Need, PLAIN, PRELUDE, Read, ReadWrite, Resource, Site,
+    Work, overrides, rows_of,
 };
 use crate::gpu::{PlanError, Words};
 use crate::plan::{SlotId, WeightId};
 
 /// Up to this many rows the weight is read anew for each; beyond, a tile amortises it.
-const FEW: u32 = 4;
+pub(super) const FEW: u32 = 4;
 
 const LINEAR: &str = include_str!("linear.wgsl");
 const DOT: &str = include_str!("dot.wgsl");
@@ -19,7 +21,7 @@ const VECTOR_SUBGROUPS: &str = include_str!("matvec_subgroups.wgsl");
 const TILES: &str = include_str!("matmul.wgsl");
 const TILE_F32: &str = include_str!("tile_f32.wgsl");
 const TILE_F16: &str = include_str!("tile_f16.wgsl");
-const ENABLE_F16: &str = "enable f16;\n";
+pub(super) const ENABLE_F16: &str = "enable f16;\n";
 const ARGS: &[&str] = &["rows_of", "columns", "first_row", "rows", "out_width", "has_bias"];
 
 pub(super) const MATVEC: Kernel = Kernel {
@@ -65,10 +67,10 @@ pub(super) const MATMUL: Kernel = Kernel {
     needs: &[],
     entry: "matmul",
     source: &[PRELUDE, HALVES, GROUPED, LINEAR, TILES, TILE_F32],
-    overrides: GROUPED_OVERRIDES,
+    overrides: &["BITS", "GROUP", "ZERO", "HIGH_FIRST", "TRANSPOSED", "SCALES", "WHOLE", "TOKENS"],
     args: ARGS,
     buffers: &[Read, Read, Read, Read, ReadWrite],
-    workgroup_bytes: 20 * (9 + 33) * 16,
+    workgroup_bytes: 20 * (17 + 33) * 16,
     invocations: 256,
 };
 
@@ -77,7 +79,7 @@ pub(super) const MATMUL_F16: Kernel = Kernel {
     name: "matmul f16",
     needs: &[Need::F16],
     source: &[ENABLE_F16, PRELUDE, HALVES, GROUPED, LINEAR, TILES, TILE_F16],
-    workgroup_bytes: 20 * (9 + 33) * 8 + (256 + 32 + 128) * 4,
+    workgroup_bytes: 20 * (17 + 33) * 8 + (256 + 64 + 128) * 4,
     ..MATMUL
 };
 
@@ -85,11 +87,11 @@ pub(super) const MATMUL_PLAIN: Kernel = Kernel {
     name: "matmul plain",
     op: KernelOp::MatmulPlain,
     source: &[PRELUDE, HALVES, PLAIN, LINEAR, TILES, TILE_F32],
-    overrides: PLAIN_OVERRIDES,
+    overrides: &["VALUES", "ODD", "TOKENS"],
     ..MATMUL
 };
 
-/// Both kernels for every piece of the weight; the live row count decides which of them runs.
+/// Kernels for few and for many rows, for every piece of the weight; the live row count decides which of them runs.
 pub(super) fn calls(
     site: Site<'_>,
     x: SlotId,
@@ -108,11 +110,17 @@ pub(super) fn calls(
         Words::Grouped { .. } => (KernelOp::Matvec, KernelOp::Matmul),
         Words::Plain { .. } => (KernelOp::MatvecPlain, KernelOp::MatmulPlain),
     };
+    let product = Product { x, norm: None, weight, bias, then: Then::Write, out };
+    let few = matvec_q4::calls(site, product)?;
     let lanes = lanes(words, columns);
     let vector_rows = site.threads(matvec)? / lanes;
-    // TOKENS and ROWS of matmul.wgsl.
-    let (tile, tile_rows) = (32, site.threads(matmul)? / 2);
-    let mut calls = Vec::with_capacity(2 * pieces.len());
+    // ROWS of matmul.wgsl, and its TOKENS with the row counts that they are for: short tiles waste less, tall ones reuse
+    // more.
+    let tile_rows = site.threads(matmul)? / 2;
+    let tiles = [(32, FEW + 1..=32), (64, 33..=u32::MAX)];
+    let many = matmul_coop::calls(site, x, weight, bias, out)?;
+    let (has_few, has_many) = (few.is_some(), many.is_some());
+    let mut calls: Vec<Call> = few.into_iter().chain(many).flatten().collect();
     for &piece in pieces {
         let has_bias = u32::from(bias.is_some());
         let args = [rows_of(rows), columns, piece.first_row, piece.rows, out_width, has_bias];
@@ -123,16 +131,23 @@ pub(super) fn calls(
             bias_buffer,
             Resource::Slot(out),
         ];
-        let few =
-            Work { rows, tile: 1, groups: piece.rows.div_ceil(vector_rows), applies: 1..=FEW };
-        let vector = site.call(matvec, &args, &buffers, few)?;
-        let with_lanes = overrides.iter().copied().chain([lanes]).collect();
-        calls.push(Call { overrides: with_lanes, ..vector });
+        if !has_few {
+            let few = Work::per_row(rows, piece.rows.div_ceil(vector_rows));
+            let vector = site.call(matvec, &args, &buffers, Work { applies: 1..=FEW, ..few })?;
+            let with_lanes = overrides.iter().copied().chain([lanes]).collect();
+            calls.push(Call { overrides: with_lanes, ..vector });
+        }
 
+        if has_many {
+            continue;
+        }
         let groups = piece.rows.div_ceil(tile_rows);
-        let many = Work { rows, tile, groups, applies: FEW + 1..=u32::MAX };
-        let tiles = site.call(matmul, &args, &buffers, many)?;
-        calls.push(Call { overrides: overrides.clone(), ..tiles });
+        for (tile, applies) in tiles.clone() {
+            let many = Work { tile, applies, ..Work::per_row(rows, groups) };
+            let call = site.call(matmul, &args, &buffers, many)?;
+            let with_tokens = overrides.iter().copied().chain([tile]).collect();
+            calls.push(Call { overrides: with_tokens, ..call });
+        }
     }
     Ok(calls)
 }

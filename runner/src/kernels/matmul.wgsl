@@ -1,14 +1,17 @@
-// Many tokens: tiles of 32 tokens by 128 rows (fewer with fewer threads), a few words of every row at a time, decoded
-// once into workgroup memory. Each of the 8 x 32 threads sums 4 tokens by 4 rows in registers. What the tiles hold is
+// Many tokens: tiles of 32 or 64 tokens by 128 rows (fewer with fewer threads), a few words of every row at a time,
+// decoded once into workgroup memory. Each of the 8 x 32 threads sums 4 or 8 tokens by 4 rows in registers. What the tiles hold is
 // for tile_f32.wgsl or tile_f16.wgsl to say; sums are f32.
 
-const TOKENS: u32 = 32u;
+// 32 or 64
+override TOKENS: u32;
+override IS_TALL: bool = TOKENS > 32u;
 override ROWS: u32 = THREADS / 2u;
 // Columns of a tile at most: two words of 3-bit codes.
 const DEPTH: u32 = 20u;
 // Tiles are stored in fours of tokens or rows. One more than their width, so that threads which write one column of a
 // tile hit different banks.
-const X_PITCH: u32 = TOKENS / 4u + 1u;
+override X_PITCH: u32 = TOKENS / 4u + 1u;
+override X_TILE: u32 = DEPTH * X_PITCH;
 override W_PITCH: u32 = ROWS / 4u + 1u;
 override W_TILE: u32 = DEPTH * W_PITCH;
 
@@ -16,7 +19,7 @@ override STEP_WORDS: u32 = DEPTH / CODES_PER_WORD;
 override STEP_COLUMNS: u32 = STEP_WORDS * CODES_PER_WORD;
 
 // [DEPTH, TOKENS], padded
-var<workgroup> x_tile: array<Tile4, DEPTH * X_PITCH>;
+var<workgroup> x_tile: array<Tile4, X_TILE>;
 // [DEPTH, ROWS], padded
 var<workgroup> w_tile: array<Tile4, W_TILE>;
 
@@ -107,7 +110,7 @@ fn matmul(
     if first_row >= args.rows {
         return;
     }
-    // This thread's four rows and four tokens.
+    // This thread's four rows and four tokens; in tall tiles four more, 32 further on.
     let row_four = lane % (ROWS / 4u);
     let token_four = lane / (ROWS / 4u);
     let words = words_per_row(matrix());
@@ -116,6 +119,10 @@ fn matmul(
     var b = vec4<f32>();
     var c = vec4<f32>();
     var d = vec4<f32>();
+    var e = vec4<f32>();
+    var f = vec4<f32>();
+    var g = vec4<f32>();
+    var h = vec4<f32>();
     for (var w = 0u; w < words; w += STEP_WORDS) {
         load_x(first_token, tokens, w, lane);
         load_w(first_row, w, lane);
@@ -127,6 +134,13 @@ fn matmul(
             b += inputs.y * weights;
             c += inputs.z * weights;
             d += inputs.w * weights;
+            if IS_TALL {
+                let more = vec4<f32>(x_tile[k * X_PITCH + token_four + 8u]);
+                e += more.x * weights;
+                f += more.y * weights;
+                g += more.z * weights;
+                h += more.w * weights;
+            }
         }
         workgroupBarrier();
     }
@@ -137,4 +151,10 @@ fn matmul(
     put4(t + 1u, tokens, row, from_tiles(token + 1u, row_four, b));
     put4(t + 2u, tokens, row, from_tiles(token + 2u, row_four, c));
     put4(t + 3u, tokens, row, from_tiles(token + 3u, row_four, d));
+    if IS_TALL {
+        put4(t + 32u, tokens, row, from_tiles(token + 32u, row_four, e));
+        put4(t + 33u, tokens, row, from_tiles(token + 33u, row_four, f));
+        put4(t + 34u, tokens, row, from_tiles(token + 34u, row_four, g));
+        put4(t + 35u, tokens, row, from_tiles(token + 35u, row_four, h));
+    }
 }

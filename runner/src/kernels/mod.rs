@@ -9,18 +9,22 @@ mod choice;
 mod conv;
 mod elementwise;
 mod experts;
+mod fusion;
 mod gather;
 mod grid;
 mod matmul;
+mod matmul_coop;
+mod matvec_q4;
 mod norm;
 mod rope;
 mod store_kv;
 #[cfg(test)]
 mod tests;
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 pub use choice::{Choice, Need, Refusal, choices, choose};
+pub use fusion::{FUSIONS, Fusion, Kind, Term};
 pub use grid::{GridError, fold};
 
 use packlight_formats::quant::Order;
@@ -36,10 +40,16 @@ pub const KERNELS: &[Kernel] = &[
     gather::GATHER_PLAIN,
     norm::RMS_NORM_SUBGROUPS,
     norm::RMS_NORM,
+    norm::NORM_ADD_SUBGROUPS,
+    norm::NORM_ADD,
     norm::HEAD_NORM_SUBGROUPS,
     norm::HEAD_NORM,
+    matvec_q4::MATVEC_Q4_SUBGROUPS,
+    matvec_q4::MATVEC_Q4,
     matmul::MATVEC_SUBGROUPS,
     matmul::MATVEC,
+    matmul_coop::HALVE,
+    matmul_coop::MATMUL_COOP,
     matmul::MATMUL_F16,
     matmul::MATMUL,
     matmul::MATVEC_PLAIN_SUBGROUPS,
@@ -47,6 +57,9 @@ pub const KERNELS: &[Kernel] = &[
     matmul::MATMUL_PLAIN,
     rope::ROPE,
     store_kv::STORE_KV,
+    attend::ATTEND_SPLIT,
+    attend::ATTEND_MERGE,
+    attend::ATTEND_TILES,
     attend::ATTEND,
     experts::ROUTE,
     experts::EXPERT_MATMUL,
@@ -59,6 +72,7 @@ pub const KERNELS: &[Kernel] = &[
     elementwise::SCALE,
     elementwise::SOFTCAP,
     elementwise::COPY,
+    argmax::ARGMAX_PARTS,
     argmax::ARGMAX,
 ];
 
@@ -96,20 +110,27 @@ pub struct Kernel {
     pub invocations: u32,
 }
 
-/// What kernels compute: the plan's operations, of which a matmul has one kernel for few and one for many tokens, each
-/// also for weights that are not quantised.
+/// What kernels compute: the plan's operations, some of them in parts, some in kinds for few and many tokens or for
+/// weights of one layout, and some together ([`FUSIONS`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelOp {
     Gather,
     GatherPlain,
     RmsNorm,
+    NormAdd,
     HeadNorm,
+    MatvecQ4,
     Matvec,
+    Halve,
+    MatmulCoop,
     Matmul,
     MatvecPlain,
     MatmulPlain,
     Rope,
     StoreKv,
+    AttendSplit,
+    AttendMerge,
+    AttendTiles,
     Attend,
     Route,
     ExpertMatmul,
@@ -122,6 +143,7 @@ pub enum KernelOp {
     Scale,
     Softcap,
     Copy,
+    ArgmaxParts,
     Argmax,
 }
 
@@ -135,6 +157,11 @@ pub enum Access {
 use Access::{Read, ReadWrite};
 
 impl KernelOp {
+    /// Whether others do its work where no kernel of it fits.
+    pub fn is_optional(self) -> bool {
+        matches!(self, Self::Halve | Self::MatmulCoop)
+    }
+
     /// That of the kernel which needs nothing, the last of its kind.
     pub fn name(self) -> &'static str {
         KERNELS.iter().rfind(|kernel| kernel.op == self).map_or("unknown", |kernel| kernel.name)
@@ -144,8 +171,10 @@ impl KernelOp {
 /// A kernel and everything that one use of it in a plan is given.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// Which step of the plan it belongs to.
-    pub step: usize,
+    /// Which steps of the plan it does: one, or those that are fused.
+    pub steps: Range<usize>,
+    /// The row counts for which a fused call does its work.
+    pub yields_to: Option<RangeInclusive<u32>>,
     /// Where in the model that is.
     pub place: String,
     pub kernel: &'static Kernel,
@@ -158,6 +187,21 @@ pub struct Call {
     /// In the order of [`Kernel::buffers`].
     pub buffers: Vec<Resource>,
     pub work: Work,
+}
+
+impl Call {
+    /// Bytes of the matrix that it reads all of.
+    pub fn matrix_bytes(&self) -> u64 {
+        if matches!(self.kernel.op, KernelOp::Gather | KernelOp::GatherPlain) {
+            return 0;
+        }
+        let bytes = self.buffers.iter().map(|resource| match resource {
+            Resource::Codes(piece) => piece.codes.bytes,
+            Resource::Scales(piece) => piece.scales.map_or(0, |scales| scales.bytes),
+            _ => 0,
+        });
+        bytes.sum()
+    }
 }
 
 /// What a binding is bound to.
@@ -175,10 +219,18 @@ pub enum Resource {
     History(HistoryId),
     /// `[tokens, width / 2]` cosines and sines.
     Turns(RopeIndex),
-    /// `[tokens]` ids.
+    /// `[tokens]` ids, and those that follow.
     Tokens,
-    /// `[1]`: the most likely one.
-    Token,
+    /// Values that one call leaves for the next.
+    Scratch {
+        floats: u32,
+    },
+    /// `[tokens, columns]` f16 for the next calls.
+    Halves {
+        columns: u32,
+    },
+    /// `[tokens]`: what the rows of those were multiplied by.
+    Factors,
     /// A binding that the kernel does not read this time.
     Nothing,
 }
@@ -191,22 +243,45 @@ pub struct Work {
     pub groups: u32,
     /// The live row counts for which the call is made at all.
     pub applies: RangeInclusive<u32>,
+    /// Whether as many workgroups more take a part of the positions each.
+    pub spread: Option<Spread>,
+}
+
+/// How the positions that a token sees are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spread {
+    /// Positions of a part at least.
+    pub share: u32,
+    /// The most parts.
+    pub most: u32,
+    /// No more positions than these are seen.
+    pub window: Option<u32>,
+}
+
+impl Spread {
+    /// Parts of what the last token of a call sees, as attend_split.wgsl has it.
+    fn shares(self, live: Live) -> u32 {
+        let seen = (live.past + live.tokens).min(self.window.unwrap_or(u32::MAX));
+        seen.div_ceil(self.share).clamp(1, self.most)
+    }
 }
 
 impl Work {
     fn per_row(rows: Rows, groups: u32) -> Self {
-        Self { rows, tile: 1, groups, applies: 1..=u32::MAX }
+        Self { rows, tile: 1, groups, applies: 1..=u32::MAX, spread: None }
     }
 
     /// The workgroups of a call with these lengths; `None` where it has nothing to do.
     pub fn workgroups(&self, live: Live) -> Option<u64> {
         let rows = self.rows.count(live.tokens, live.outputs);
         let applies = self.applies.contains(&rows);
-        applies.then(|| u64::from(rows.div_ceil(self.tile)) * u64::from(self.groups))
+        let shares = self.spread.map_or(1, |spread| spread.shares(live));
+        let tiles = || u64::from(rows.div_ceil(self.tile)) * u64::from(self.groups);
+        applies.then(|| tiles() * u64::from(shares))
     }
 }
 
-/// The calls of one pass over a plan, in order.
+/// The calls of one pass over a plan, in order: of every step, and of those that are fused.
 pub fn lower(plan: &Plan, placement: &Placement, caps: &Caps) -> Result<Vec<Call>, PlanError> {
     let mut calls = Vec::new();
     for (index, step) in plan.steps.iter().enumerate() {
@@ -226,7 +301,7 @@ pub fn lower(plan: &Plan, placement: &Placement, caps: &Caps) -> Result<Vec<Call
             Op::StoreKv { k, v, cache } => calls.push(store_kv::call(site, k, v, cache)?),
             Op::Attend { q, cache, scale, softcap, window, out } => {
                 let scores = attend::Scores { scale, softcap, window };
-                calls.push(attend::call(site, q, cache, scores, out)?);
+                calls.extend(attend::calls(site, q, cache, scores, out)?);
             }
             Op::Route { logits, normalised, experts, shares } => {
                 calls.push(experts::route(site, logits, normalised, [experts, shares])?);
@@ -248,13 +323,14 @@ pub fn lower(plan: &Plan, placement: &Placement, caps: &Caps) -> Result<Vec<Call
             Op::Copy { x, out } => calls.push(elementwise::copy(site, x, out)?),
         }
     }
+    fusion::fuse(plan, placement, caps, &mut calls)?;
     Ok(calls)
 }
 
-/// The call that takes the most likely token from the logits.
-pub fn argmax(plan: &Plan, placement: &Placement, caps: &Caps) -> Result<Call, PlanError> {
+/// The calls that take the most likely token from the logits.
+pub fn argmax(plan: &Plan, placement: &Placement, caps: &Caps) -> Result<Vec<Call>, PlanError> {
     let site = Site { plan, placement, caps, step: plan.steps.len(), place: "argmax" };
-    argmax::call(site, plan.logits)
+    argmax::calls(site, plan.logits)
 }
 
 /// What lowering a step can look at.
@@ -296,7 +372,8 @@ impl<'a> Site<'a> {
     ) -> Result<Call, PlanError> {
         let kernel = self.kernel(op)?;
         Ok(Call {
-            step: self.step,
+            steps: self.step..self.step + 1,
+            yields_to: None,
             place: self.place.into(),
             kernel,
             threads: kernel.threads(self.caps),

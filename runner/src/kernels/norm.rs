@@ -10,8 +10,10 @@ const NORM: &str = include_str!("norm.wgsl");
 const SUM_WORKGROUP: &str = include_str!("sum_workgroup.wgsl");
 const SUM_SUBGROUPS: &str = include_str!("sum_subgroups.wgsl");
 const ROWS: &str = include_str!("rms_norm.wgsl");
+const ROWS_ADD: &str = include_str!("norm_add.wgsl");
 const HEADS: &str = include_str!("head_norm.wgsl");
-const ARGS: &[&str] = &["rows_of", "heads", "width", "offset", "stride", "eps", "has_weight"];
+const ARGS: &[&str] =
+    &["rows_of", "heads", "width", "offset", "stride", "eps", "has_weight", "scale"];
 
 pub(super) const RMS_NORM: Kernel = Kernel {
     name: "rms_norm",
@@ -24,6 +26,22 @@ pub(super) const RMS_NORM: Kernel = Kernel {
     buffers: &[Read, Read, ReadWrite],
     workgroup_bytes: 1024,
     invocations: 256,
+};
+
+/// The norm of what a sublayer has made, and the sum with what it was made of.
+pub(super) const NORM_ADD: Kernel = Kernel {
+    name: "norm add",
+    op: KernelOp::NormAdd,
+    entry: "norm_add",
+    source: &[PRELUDE, SUM_WORKGROUP, NORM, ROWS_ADD],
+    ..RMS_NORM
+};
+
+pub(super) const NORM_ADD_SUBGROUPS: Kernel = Kernel {
+    name: "norm add subgroups",
+    needs: &[Need::Subgroups],
+    source: &[PRELUDE, SUM_SUBGROUPS, NORM, ROWS_ADD],
+    ..NORM_ADD
 };
 
 pub(super) const HEAD_NORM: Kernel = Kernel {
@@ -61,9 +79,22 @@ pub(super) fn rms_norm(
     out: SlotId,
 ) -> Result<Call, PlanError> {
     let (rows, width) = (site.rows(x), site.width(x));
-    let args = [rows_of(rows), 1, width, 0, width, eps.to_bits(), 1];
+    let args = [rows_of(rows), 1, width, 0, width, eps.to_bits(), 1, 0];
     let buffers = [site.vector(weight, width)?, Resource::Slot(x), Resource::Slot(out)];
     site.call(KernelOp::RmsNorm, &args, &buffers, Work::per_row(rows, 1))
+}
+
+/// `out += scale * norm(x)`
+pub(super) fn rms_norm_add(
+    site: Site<'_>,
+    (x, weight, eps): (SlotId, WeightId, f32),
+    out: SlotId,
+    scale: f32,
+) -> Result<Call, PlanError> {
+    let (rows, width) = (site.rows(x), site.width(x));
+    let args = [rows_of(rows), 1, width, 0, width, eps.to_bits(), 1, scale.to_bits()];
+    let buffers = [site.vector(weight, width)?, Resource::Slot(x), Resource::Slot(out)];
+    site.call(KernelOp::NormAdd, &args, &buffers, Work::per_row(rows, 1))
 }
 
 pub(super) fn head_norm(
@@ -77,7 +108,7 @@ pub(super) fn head_norm(
     let has_weight = u32::from(weight.is_some());
     let weight = weight.map_or(Ok(Resource::Nothing), |weight| site.vector(weight, head_dim))?;
     let stride = site.width(slot);
-    let args = [rows_of(rows), heads, head_dim, offset, stride, eps.to_bits(), has_weight];
+    let args = [rows_of(rows), heads, head_dim, offset, stride, eps.to_bits(), has_weight, 0];
     let buffers = [weight, Resource::Slot(slot)];
     site.call(KernelOp::HeadNorm, &args, &buffers, Work::per_row(rows, heads))
 }

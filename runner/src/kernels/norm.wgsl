@@ -9,6 +9,8 @@ struct Args {
     stride: u32,
     eps: f32,
     has_weight: u32,
+    // Of norm_add.wgsl
+    scale: f32,
 }
 
 @group(0) @binding(1) var<uniform> args: Args;

@@ -1,10 +1,11 @@
 // Stands before every kernel: the live lengths, and how workgroups and their threads find their place.
 
-// `executor::Live`.
+// `executor::Live`, and where in the buffers of tokens and angles the call begins: several calls may be given at once.
 struct Live {
     tokens: u32,
     past: u32,
     outputs: u32,
+    first: u32,
 }
 
 @group(0) @binding(0) var<uniform> live: Live;

@@ -12,7 +12,7 @@ struct Args {
 }
 
 @group(0) @binding(1) var<uniform> args: Args;
-// [T, pairs] of (cos, sin)
+// [first + T, pairs] of (cos, sin), those of this call from row live.first on
 @group(0) @binding(2) var<storage, read> turns: array<vec2<f32>>;
 // [T, stride], of which `heads` runs of `head_dim` from column `offset` on are changed.
 @group(0) @binding(3) var<storage, read_write> x: array<f32>;
@@ -32,7 +32,7 @@ fn rope(
     let head = at.column / pairs;
     let first = at.row * args.stride + args.offset + head * args.head_dim + i * args.step;
     let second = first + args.gap;
-    let turn = turns[at.row * pairs + i];
+    let turn = turns[(live.first + at.row) * pairs + i];
     let a = x[first];
     let b = x[second];
     x[first] = a * turn.x - b * turn.y;

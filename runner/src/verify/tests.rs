@@ -108,7 +108,7 @@ fn a_forgotten_window_is_caught() {
 #[test]
 fn heads_that_read_the_wrong_keys_are_caught() {
     let from = "head / (args.heads / args.kv_heads)";
-    let tamper = |call: &mut Call| patch(call, "attend", from, "head % args.kv_heads");
+    let tamper = |call: &mut Call| patch(call, "attend tiles", from, "head % args.kv_heads");
     let Some((_, blamed)) = caught("qwen3", tamper) else { return };
     assert!(blamed.starts_with("layer 0 attention: attend"), "{blamed}");
 }
@@ -116,7 +116,7 @@ fn heads_that_read_the_wrong_keys_are_caught() {
 #[test]
 fn keys_turned_for_the_wrong_position_are_caught() {
     // Queries and keys are turned alike, so only what differs between them shows: here, only calls of one token.
-    let from = "turns[at.row * pairs + i]";
+    let from = "turns[(live.first + at.row) * pairs + i]";
     let to = "turns[select(at.row, at.row + 1u, live.tokens > 1u && args.offset > 0u) * pairs + i]";
     let Some((found, blamed)) = caught("qwen3", |call| patch(call, "rope", from, to)) else {
         return;
@@ -127,8 +127,9 @@ fn keys_turned_for_the_wrong_position_are_caught() {
 
 #[test]
 fn an_off_by_one_in_what_is_seen_is_caught() {
-    let (from, to) = ("let end = live.past + t + 1u;", "let end = max(live.past + t, 1u);");
-    let Some((_, blamed)) = caught("mistral", |call| patch(call, "attend", from, to)) else {
+    let from = "let own_end = live.past + first_query + eighth_row + 1u;";
+    let to = "let own_end = max(live.past + first_query + eighth_row, 1u);";
+    let Some((_, blamed)) = caught("mistral", |call| patch(call, "attend tiles", from, to)) else {
         return;
     };
     assert!(blamed.starts_with("layer 0 attention: attend"), "{blamed}");

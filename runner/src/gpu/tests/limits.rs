@@ -83,10 +83,14 @@ fn dispatches_follow_the_live_lengths() {
         calls.iter().filter_map(|call| call.work.workgroups(live)).sum::<u64>()
     };
     assert!(workgroups(1) < workgroups(5) && workgroups(5) < workgroups(48));
-    // Row 15: keys alone may become more without a dispatch of their own; `past` is read by the kernel.
-    let later = Live { tokens: 1, past: 300, outputs: 1 };
-    let after: u64 = calls.iter().filter_map(|call| call.work.workgroups(later)).sum();
-    assert_eq!(after, workgroups(1));
+    // Row 15: where keys alone become more, only those dispatches grow that divide them.
+    let (before, later) =
+        (Live { tokens: 1, past: 0, outputs: 1 }, Live { tokens: 1, past: 300, outputs: 1 });
+    for call in &calls {
+        let (before, after) = (call.work.workgroups(before), call.work.workgroups(later));
+        let times = if call.work.spread.is_some() { 3 } else { 1 };
+        assert_eq!(after, before.map(|before| before * times), "{}", call.kernel.name);
+    }
 }
 
 /// Row 16: more workgroups than a dimension holds. None at all is another matter, and never gets there.

@@ -109,3 +109,57 @@ fn lengths_shrink_and_grow_without_a_trace() {
     assert_eq!(logits(&mut executor, &prompt[..1], 0), one);
     assert_eq!(logits(&mut executor, &prompt[1..6], 1), five);
 }
+
+/// What the device goes on with by itself is what it is led to token by token, rings included.
+#[test]
+fn tokens_ahead_are_those_of_one_at_a_time() {
+    let Some(gpu) = gpu(Caps::floor()) else { return };
+    for kind in ["qwen3", "mistral"] {
+        let plan = model(kind, 2);
+        let prompt = tokens(&plan, 7);
+        let mut alone = executor(&gpu, &plan);
+        let mut expected = Vec::new();
+        let mut next = prompt.clone();
+        let mut past = 0;
+        for _ in 0..41 {
+            let output = block_on(alone.forward(&next, past, Want::Argmax)).expect("runs");
+            let Output::Token(token) = output else { panic!("a token was asked for") };
+            past += u32::try_from(next.len()).expect("short");
+            expected.push(token);
+            next = vec![token];
+        }
+        let mut ahead = executor(&gpu, &plan);
+        let mut found = block_on(ahead.greedy(&prompt, 0, 5)).expect("runs");
+        for count in [1, 32, 3] {
+            let past = u32::try_from(prompt.len() + found.len() - 1).expect("short");
+            let last = *found.last().expect("some");
+            found.extend(block_on(ahead.greedy(&[last], past, count)).expect("runs"));
+        }
+        assert_eq!(found, expected, "{kind}");
+    }
+}
+
+/// A layer of a token takes six dispatches, and each step of it can still be run alone.
+#[test]
+fn the_steps_of_a_token_are_fused() {
+    let caps = Caps::floor();
+    let of = |kind: &str, layers| {
+        let plan = model(kind, layers);
+        let placement = Placement::new(&plan, &caps).expect("places");
+        let calls = crate::kernels::lower(&plan, &placement, &caps).expect("lowers");
+        let live = Live { tokens: 1, past: 3, outputs: 1 };
+        let runs = |call: &&crate::kernels::Call| {
+            call.work.workgroups(live).is_some()
+                && call.yields_to.as_ref().is_none_or(|rows| !rows.contains(&1))
+        };
+        for step in 0..plan.steps.len() {
+            let alone = calls.iter().filter(|call| call.steps == (step..step + 1));
+            assert!(alone.filter(|call| call.work.workgroups(live).is_some()).count() >= 1);
+        }
+        calls.iter().filter(runs).count()
+    };
+    // Norm and qkv, attention and its merge, output and sum, norm and gated product, down and sum.
+    assert_eq!(of("qwen3", 3) - of("qwen3", 2), 6);
+    // The table, and the norm with the head.
+    assert_eq!(of("qwen3", 2), 2 + 2 * 6);
+}

@@ -1,0 +1,161 @@
+//! A matrix times few rows, for the weights that most models have: groups of 32 codes of 4 bits. What stands around the
+//! matmul in a plan can be done on the way ([`super::fusion`]).
+
+use packlight_formats::model::Activation;
+use packlight_formats::quant::Order;
+
+use super::elementwise::{ACTIVATION, activation_number};
+use super::matmul::FEW;
+use super::{
+    Call, HALVES, Kernel, KernelOp, Need, PRELUDE, Piece, Read, ReadWrite, Resource, Site, Work,
+    number, rows_of,
+};
+use crate::gpu::{PlanError, Words};
+use crate::plan::{SlotId, WeightId};
+
+/// How words become numbers.
+pub(super) const CODES: &str = include_str!("codes_q4.wgsl");
+const SOURCE: &str = include_str!("matvec_q4.wgsl");
+
+pub(super) const MATVEC_Q4: Kernel = Kernel {
+    name: "matvec q4",
+    op: KernelOp::MatvecQ4,
+    needs: &[],
+    entry: "matvec",
+    source: &[PRELUDE, HALVES, ACTIVATION, CODES, include_str!("reduce_workgroup.wgsl"), SOURCE],
+    overrides: &["ZERO", "SCALES", "NORM", "GATED", "RESIDUAL", "LANES"],
+    args: &[
+        "from_rows_of",
+        "rows_of",
+        "columns",
+        "rows",
+        "outputs",
+        "first_output",
+        "out_width",
+        "gate_row",
+        "up_row",
+        "has_bias",
+        "activation",
+        "eps",
+        "scale",
+        "passes",
+    ],
+    buffers: &[Read, Read, Read, Read, Read, ReadWrite],
+    workgroup_bytes: MOST_LANES * 9 * 16 + 256 * (16 + 4),
+    invocations: 256,
+};
+
+pub(super) const MATVEC_Q4_SUBGROUPS: Kernel = Kernel {
+    name: "matvec q4 subgroups",
+    needs: &[Need::Subgroups],
+    source: &[PRELUDE, HALVES, ACTIVATION, CODES, include_str!("reduce_subgroups.wgsl"), SOURCE],
+    ..MATVEC_Q4
+};
+
+const MOST_LANES: u32 = 64;
+/// More workgroups than these keep no device busier; each takes more rows instead.
+const WORKGROUPS: u32 = 384;
+
+/// A matmul and what is done with it in passing.
+#[derive(Clone, Copy)]
+pub(super) struct Product {
+    pub(super) x: SlotId,
+    /// Of `x`, before anything else: weight and epsilon.
+    pub(super) norm: Option<(WeightId, f32)>,
+    pub(super) weight: WeightId,
+    pub(super) bias: Option<WeightId>,
+    pub(super) then: Then,
+    pub(super) out: SlotId,
+}
+
+/// What becomes of the sums.
+#[derive(Clone, Copy)]
+pub(super) enum Then {
+    Write,
+    /// `out += scale * sums`
+    Add {
+        scale: f32,
+    },
+    /// `out = act(sums from gate on) * (sums from up on)`
+    Gate {
+        gate: u32,
+        up: u32,
+        activation: Activation,
+    },
+}
+
+/// The code that stands for zero and the number of the scales' type, where weights are laid out as the kernel reads them.
+pub(super) fn suits(words: Words, columns: u32) -> Option<[u32; 2]> {
+    let Words::Grouped { layout, order: Order::Nk, scales } = words else { return None };
+    let whole = layout.bits == 4 && layout.group == 32 && columns.is_multiple_of(32);
+    (whole && !layout.high_first()).then(|| [layout.zero_code(), number(scales)])
+}
+
+/// Calls for up to [`FEW`] rows; `None` where the weight is stored in another way, or gates and what they let through
+/// come from different pieces of it.
+pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>>, PlanError> {
+    let Product { x, norm, weight, bias, then, out } = product;
+    let (words, pieces) = site.pieces(weight)?;
+    let columns = site.width(x);
+    let Some([zero, scales]) = suits(words, columns) else { return Ok(None) };
+    if matches!(then, Then::Gate { .. }) && pieces.len() > 1 {
+        return Ok(None);
+    }
+    let rows_of_weight = site.plan.weight(weight).rows;
+    let optional = |weight: Option<WeightId>, length| {
+        weight.map_or(Ok(Resource::Nothing), |weight| site.vector(weight, length))
+    };
+    let bias_buffer = optional(bias, rows_of_weight)?;
+    let norm_buffer = optional(norm.map(|(weight, _)| weight), columns)?;
+    let lanes = match columns / 32 {
+        ..=16 => 16,
+        17..=32 => 32,
+        _ => MOST_LANES,
+    };
+    let threads = site.threads(KernelOp::MatvecQ4)?;
+    let (rows, out_width) = (site.rows(out), site.width(out));
+    let (is_gated, is_added) =
+        (matches!(then, Then::Gate { .. }), matches!(then, Then::Add { .. }));
+    let overrides = [zero, scales, norm.is_some().into(), is_gated.into(), is_added.into(), lanes];
+    let call = |piece: &Piece| {
+        let (outputs, first, gate, up, activation, scale) = match then {
+            Then::Write => (piece.rows, piece.first_row, 0, 0, 0, 1.0),
+            Then::Add { scale } => (piece.rows, piece.first_row, 0, 0, 0, scale),
+            Then::Gate { gate, up, activation } => {
+                (out_width, 0, gate, up, activation_number(activation), 1.0)
+            }
+        };
+        let per_pass = threads / lanes * if is_gated { 2 } else { 4 };
+        let passes = outputs.div_ceil(per_pass).div_ceil(WORKGROUPS);
+        let groups = outputs.div_ceil(per_pass * passes);
+        let eps = norm.map_or(0.0, |(_, eps)| eps);
+        let args = [
+            rows_of(site.rows(x)),
+            rows_of(rows),
+            columns,
+            piece.rows,
+            outputs,
+            first,
+            out_width,
+            gate,
+            up,
+            bias.is_some().into(),
+            activation,
+            eps.to_bits(),
+            scale.to_bits(),
+            passes,
+        ];
+        let buffers = [
+            Resource::Codes(*piece),
+            Resource::Scales(*piece),
+            Resource::Slot(x),
+            norm_buffer,
+            bias_buffer,
+            Resource::Slot(out),
+        ];
+        let work = Work { applies: 1..=FEW, ..Work::per_row(rows, groups) };
+        let call = site.call(KernelOp::MatvecQ4, &args, &buffers, work)?;
+        Ok(Call { overrides: overrides.to_vec(), ..call })
+    };
+    pieces.iter().map(call).collect::<Result<_, _>>().map(Some)
+}

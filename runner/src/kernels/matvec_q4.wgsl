@@ -1,0 +1,260 @@
+// Few tokens, and rows of whole groups of 32 codes of 4 bits: a thread takes a group of four rows at a time, four words
+// of each in one load. x goes through workgroup memory, once for all rows of the workgroup. What comes before and after
+// in a plan is computed on the way:
+//   NORM: x is RMS-normed first. Its root mean square is a factor of every sum, so it may come last.
+//   GATED: out[t, n] = act(sum of row gate_row + n) * (sum of row up_row + n).
+//   RESIDUAL: out[t, n] += scale * sum.
+
+// Type of the scales: 0: f16, 1: bf16, two to a word; 2: f32.
+override SCALES: u32;
+override NORM: bool;
+override GATED: bool;
+override RESIDUAL: bool;
+// Threads that share the groups of a row: a power of two from 8 on.
+override LANES: u32;
+// A row's group has eight fours of x; one more, so that neighbouring threads read from different banks.
+const PITCH: u32 = 9u;
+override X_TILE: u32 = LANES * PITCH;
+// Fours of x that a thread brings into the tile, and the most, with the fewest threads.
+override X_EACH: u32 = (LANES * 8u + THREADS - 1u) / THREADS;
+const MOST_EACH: u32 = 8u;
+
+struct Args {
+    // x is row (rows of `from_rows_of`) - (rows of `rows_of`) + t: out may have a row for each output only.
+    from_rows_of: u32,
+    rows_of: u32,
+    columns: u32,
+    // Rows of the piece of the weight that is bound.
+    rows: u32,
+    // Values of out that this call makes, and the column of the first.
+    outputs: u32,
+    first_output: u32,
+    out_width: u32,
+    gate_row: u32,
+    up_row: u32,
+    has_bias: u32,
+    // As in activation.wgsl.
+    activation: u32,
+    eps: f32,
+    scale: f32,
+    // Times that a workgroup takes rows, so that x is brought once for many.
+    passes: u32,
+}
+
+@group(0) @binding(1) var<uniform> args: Args;
+// [rows, columns / 32] groups of four words
+@group(0) @binding(2) var<storage, read> codes: array<vec4<u32>>;
+// [rows, columns / 32]
+@group(0) @binding(3) var<storage, read> scales: array<u32>;
+// [T, columns / 4] fours
+@group(0) @binding(4) var<storage, read> x: array<vec4<f32>>;
+// [columns / 4] fours, or anything without NORM
+@group(0) @binding(5) var<storage, read> norm: array<vec4<f32>>;
+// One for every row of the whole weight, or anything where has_bias is 0
+@group(0) @binding(6) var<storage, read> bias: array<f32>;
+// [T, out_width]
+@group(0) @binding(7) var<storage, read_write> out: array<f32>;
+
+// [LANES] groups of x, each value scaled for its place in a word
+var<workgroup> x_tile: array<vec4<f32>, X_TILE>;
+
+// The groups of four rows that a thread takes at once: codes and the words that have their scales.
+struct Groups {
+    a: vec4<u32>,
+    b: vec4<u32>,
+    c: vec4<u32>,
+    d: vec4<u32>,
+    scales: vec4<u32>,
+}
+
+fn scale_word(i: u32) -> u32 {
+    if SCALES == 2u {
+        return scales[i];
+    }
+    return scales[i / 2u];
+}
+
+fn scale_in(word: u32, i: u32) -> f32 {
+    if SCALES == 2u {
+        return bitcast<f32>(word);
+    }
+    return half_of(word, i % 2u, SCALES == 1u);
+}
+
+// The rows that a team sums for the values of out from `first` on.
+fn rows_of_team(first: u32) -> vec4<u32> {
+    if GATED {
+        return vec4<u32>(args.gate_row, args.gate_row, args.up_row, args.up_row)
+            + vec4<u32>(first, first + 1u, first, first + 1u);
+    }
+    return vec4<u32>(first, first + 1u, first + 2u, first + 3u);
+}
+
+// Where their groups start; rows beyond the end repeat the last.
+fn starts_of(first: u32, groups: u32) -> vec4<u32> {
+    return min(rows_of_team(first), vec4<u32>(args.rows - 1u)) * groups;
+}
+
+// Group `i` of the rows that start at these groups; beyond a row's end anything that can be read.
+fn groups_at(starts: vec4<u32>, i: u32, groups: u32) -> Groups {
+    let at = starts + min(i, groups - 1u);
+    return Groups(
+        codes[at.x],
+        codes[at.y],
+        codes[at.z],
+        codes[at.w],
+        vec4<u32>(scale_word(at.x), scale_word(at.y), scale_word(at.z), scale_word(at.w)),
+    );
+}
+
+// Two fours of x, scaled for it, times a word of each of four rows.
+fn words_dot(left: vec4<f32>, right: vec4<f32>, words: vec4<u32>) -> vec4<f32> {
+    let low = vec4<f32>(
+        dot(codes_of(words.x), left),
+        dot(codes_of(words.y), left),
+        dot(codes_of(words.z), left),
+        dot(codes_of(words.w), left),
+    );
+    let high = vec4<f32>(
+        dot(codes_of(words.x >> 16u), right),
+        dot(codes_of(words.y >> 16u), right),
+        dot(codes_of(words.z >> 16u), right),
+        dot(codes_of(words.w >> 16u), right),
+    );
+    return low + high;
+}
+
+@compute @workgroup_size(THREADS)
+fn matvec(
+    @builtin(workgroup_id) group_id: vec3<u32>,
+    @builtin(num_workgroups) group_count: vec3<u32>,
+    thread: Thread,
+) {
+    let per_team = select(4u, 2u, GATED);
+    let per_pass = THREADS / LANES * per_team;
+    let per_workgroup = per_pass * args.passes;
+    let blocks = (args.outputs + per_workgroup - 1u) / per_workgroup;
+    let block = unit(group_id, group_count);
+    let t = block / blocks;
+    if t >= live_rows(args.rows_of) {
+        return;
+    }
+    let lane = thread.lane % LANES;
+    let groups = args.columns / 32u;
+    let fours = args.columns / 4u;
+    let x_start = (live_rows(args.from_rows_of) - live_rows(args.rows_of) + t) * fours;
+    let chunks = (groups + LANES - 1u) / LANES;
+
+    var first = block % blocks * per_workgroup + thread.lane / LANES * per_team;
+    var inverse = 1.0;
+    var squares = 0.0;
+    // Weights and x are under way before they are needed.
+    var next = groups_at(starts_of(first, groups), lane, groups);
+    var next_x = array<vec4<f32>, MOST_EACH>();
+    var next_norm = array<vec4<f32>, MOST_EACH>();
+    for (var i = 0u; i < X_EACH; i++) {
+        let four = min(thread.lane + i * THREADS, fours - 1u);
+        next_x[i] = x[x_start + four];
+        if NORM {
+            next_norm[i] = norm[four];
+        }
+    }
+    for (var turn = 0u; turn < args.passes; turn++) {
+        let starts = starts_of(first, groups);
+        let next_first = first + per_pass;
+        var sums = vec4<f32>();
+        for (var chunk = 0u; chunk < chunks; chunk++) {
+            let here = next;
+            // What fits the tile stays there for all passes.
+            let brings_x = chunks > 1u || turn == 0u;
+            if brings_x {
+                workgroupBarrier();
+                for (var i = 0u; i < X_EACH; i++) {
+                    let at = thread.lane + i * THREADS;
+                    var value = next_x[i];
+                    if chunk * LANES * 8u + at >= fours {
+                        value = vec4<f32>();
+                    }
+                    if NORM {
+                        if turn == 0u && at < LANES * 8u {
+                            squares += dot(value, value);
+                        }
+                        value *= next_norm[i];
+                    }
+                    if at < LANES * 8u {
+                        x_tile[at / 8u * PITCH + at % 8u] = value * CODE_SCALES;
+                    }
+                }
+                workgroupBarrier();
+            }
+            if chunk + 1u < chunks {
+                next = groups_at(starts, (chunk + 1u) * LANES + lane, groups);
+            } else if turn + 1u < args.passes {
+                next = groups_at(starts_of(next_first, groups), lane, groups);
+            }
+            if chunks > 1u {
+                let next_chunk = select(0u, chunk + 1u, chunk + 1u < chunks);
+                for (var i = 0u; i < X_EACH; i++) {
+                    let four = min(next_chunk * LANES * 8u + thread.lane + i * THREADS, fours - 1u);
+                    next_x[i] = x[x_start + four];
+                    if NORM {
+                        next_norm[i] = norm[four];
+                    }
+                }
+            }
+
+            // Word by word without a loop: compilers that count a loop's turns do not unroll it.
+            let x_at = lane * PITCH;
+            var dots = words_dot(x_tile[x_at], x_tile[x_at + 1u], vec4<u32>(here.a.x, here.b.x, here.c.x, here.d.x));
+            dots += words_dot(x_tile[x_at + 2u], x_tile[x_at + 3u], vec4<u32>(here.a.y, here.b.y, here.c.y, here.d.y));
+            dots += words_dot(x_tile[x_at + 4u], x_tile[x_at + 5u], vec4<u32>(here.a.z, here.b.z, here.c.z, here.d.z));
+            dots += words_dot(x_tile[x_at + 6u], x_tile[x_at + 7u], vec4<u32>(here.a.w, here.b.w, here.c.w, here.d.w));
+            let group = chunk * LANES + lane;
+            let at = starts + group;
+            let scale = vec4<f32>(
+                scale_in(here.scales.x, at.x),
+                scale_in(here.scales.y, at.y),
+                scale_in(here.scales.z, at.z),
+                scale_in(here.scales.w, at.w),
+            );
+            // A thread beyond the end of the row has zeros for x, but what it has for a scale may be no number.
+            if group < groups {
+                sums += scale * dots;
+            }
+        }
+        let reduced = reduce(thread, sums, squares);
+        if lane == 0u {
+            if NORM && turn == 0u {
+                inverse = 1.0 / sqrt(reduced.squares / f32(args.columns) + args.eps);
+            }
+            finish(t, first, reduced.sums * inverse);
+        }
+        first = next_first;
+    }
+}
+
+// Makes values of out from the sums of the rows of a team.
+fn finish(t: u32, first: u32, sums: vec4<f32>) {
+    var y = sums;
+    if args.has_bias == 1u {
+        let rows = rows_of_team(first);
+        for (var i = 0u; i < 4u; i++) {
+            y[i] += bias[args.first_output + min(rows[i], args.rows - 1u)];
+        }
+    }
+    if GATED {
+        let gates = vec2<f32>(activated(args.activation, y.x), activated(args.activation, y.y));
+        y = vec4<f32>(gates * y.zw, 0.0, 0.0);
+    }
+    let out_start = t * args.out_width + args.first_output;
+    for (var i = 0u; i < select(4u, 2u, GATED); i++) {
+        let n = first + i;
+        if n < args.outputs {
+            var value = y[i];
+            if RESIDUAL {
+                value = out[out_start + n] + args.scale * value;
+            }
+            out[out_start + n] = value;
+        }
+    }
+}
