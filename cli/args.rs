@@ -1,8 +1,11 @@
 //! The command line.
 
+mod hosting;
+
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+pub(crate) use hosting::{CacheArgs, CacheFolder, ProbeArgs, PublishArgs, ServeArgs};
 use packlight_convert::OverrideRule;
 use packlight_formats::manifest::Names;
 use packlight_formats::quant::codes::CODES;
@@ -10,8 +13,6 @@ use packlight_formats::quant::{Codes, SCHEMES, Scheme};
 use packlight_pack::{Cut, HOSTS, Host};
 use packlight_runner::gpu::Caps;
 use packlight_runner::text::{Sampling, SamplingError};
-
-use crate::page::Page;
 
 /// Turn a Hugging Face checkpoint into a 4-bit bundle that a browser can load, and prove that it still talks.
 #[derive(Debug, Parser)]
@@ -28,6 +29,7 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     Run(RunArgs),
     Inspect(InspectArgs),
+    Publish(PublishArgs),
     Serve(ServeArgs),
     Probe(ProbeArgs),
     Cache(CacheArgs),
@@ -278,51 +280,6 @@ pub(crate) struct PromptArgs {
     /// Token ids, separated by commas; needs no tokenizer, and nothing but -n ends the generation.
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub(crate) tokens: Option<Vec<u32>>,
-}
-
-/// Where downloads are kept.
-#[derive(Debug, clap::Args)]
-pub(crate) struct CacheFolder {
-    /// Folder for downloads; default: packlight in the user's cache folder.
-    #[arg(long = "cache", value_name = "DIR")]
-    pub(crate) folder: Option<PathBuf>,
-}
-
-/// Serve a bundle on this machine, for trying it in a browser.
-#[derive(Debug, clap::Args)]
-pub(crate) struct ServeArgs {
-    /// Bundle folder.
-    pub(crate) bundle: PathBuf,
-    /// Port to listen on; 0 for any that is free.
-    #[arg(long, default_value_t = 8000, value_name = "N")]
-    pub(crate) port: u16,
-    /// Serve the page that runs the bundle in a browser, too: the one that this binary carries, or that of a folder
-    /// which `web/build` has made.
-    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    pub(crate) web: Option<Page>,
-}
-
-/// Check what a web page on another origin would meet at a bundle's URL.
-#[derive(Debug, clap::Args)]
-pub(crate) struct ProbeArgs {
-    /// https://host/folder/ or hf://owner/name[@revision].
-    pub(crate) url: String,
-    /// Print the result as one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// List what was downloaded, or make it less.
-#[derive(Debug, clap::Args)]
-pub(crate) struct CacheArgs {
-    #[command(flatten)]
-    pub(crate) cache: CacheFolder,
-    /// Remove what was not used for longest, until this much is left; 0 removes everything.
-    #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
-    pub(crate) limit: Option<u64>,
-    /// Print the result as one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// How tokens are chosen. The order is that of transformers: penalty, temperature, top-k, top-p, min-p.

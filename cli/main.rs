@@ -20,6 +20,7 @@ mod page;
 mod place;
 mod probe;
 mod progress;
+mod publish;
 mod report;
 mod run;
 mod serve;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Publish(args) => publish::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Cache(args) => cache::run(&args),

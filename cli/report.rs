@@ -5,6 +5,7 @@ use std::error::Error;
 use packlight_convert::ConvertError;
 use packlight_http::{HttpError, ServeError};
 use packlight_pack::PackError;
+use packlight_publish::PublishError;
 use packlight_runner::bundle::BundleError;
 use packlight_runner::engine::EngineError;
 use packlight_runner::text::TextError;
@@ -49,6 +50,7 @@ fn hint(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref::<Hinted>().map(|error| error.hint.clone()))
         .or_else(|| error.downcast_ref::<ConvertError>().and_then(ConvertError::hint))
         .or_else(|| error.downcast_ref::<PackError>().and_then(PackError::hint))
+        .or_else(|| error.downcast_ref::<PublishError>().and_then(PublishError::hint))
         .or_else(|| error.downcast_ref::<EngineError>().and_then(EngineError::hint))
         .or_else(|| error.downcast_ref::<BundleError>().and_then(BundleError::hint))
         .or_else(|| error.downcast_ref::<TextError>().and_then(TextError::hint))

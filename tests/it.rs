@@ -21,6 +21,7 @@ mod http;
 mod overrides;
 mod packing;
 mod plain;
+mod publish;
 mod resume;
 mod rewind;
 mod schemes;

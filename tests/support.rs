@@ -95,7 +95,7 @@ where
     command
 }
 
-fn ran(output: &Output) -> Ran {
+pub(crate) fn ran(output: &Output) -> Ran {
     let Output { status, stdout, stderr } = output;
     Ran {
         stdout: String::from_utf8(stdout.clone()).unwrap(),

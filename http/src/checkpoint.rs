@@ -111,12 +111,14 @@ pub fn download(
 
     let job = Job { client, listing: &listing, folder: &folder, progress };
     let (first, weights) = job.first(&address, sidecars)?;
-    progress.total(first.iter().map(|file| file.bytes).sum());
+    progress.total(first.iter().map(|file| file.bytes).fold(0, u64::saturating_add));
+    cache.require(job.missing(&first))?;
     job.fetch(&first)?;
     if let Some(index) = weights {
         let rest = job.weights(&address, index)?;
         let all = first.iter().chain(&rest).map(|file| file.bytes).sum();
         progress.total(all);
+        cache.require(job.missing(&rest))?;
         job.fetch(&rest)?;
     }
     Ok((folder, offline))
@@ -229,6 +231,18 @@ impl<'a> Job<'a> {
         names.iter().map(listed).collect()
     }
 
+    /// Bytes that no earlier run has downloaded.
+    fn missing(&self, files: &[&Listed]) -> u64 {
+        let held = |name: &str| {
+            fs_err::metadata(self.folder.join(name)).map_or(0, |metadata| metadata.len())
+        };
+        let missing = |file: &&Listed| {
+            let held = held(&file.path).max(held(&partial(&file.path)));
+            file.bytes.saturating_sub(held)
+        };
+        files.iter().map(missing).fold(0, u64::saturating_add)
+    }
+
     /// Several files at once.
     fn fetch(&self, files: &[&Listed]) -> Result<(), HttpError> {
         let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
@@ -258,7 +272,7 @@ impl<'a> Job<'a> {
             self.progress.add(file.bytes);
             return Ok(());
         }
-        let partial = self.folder.join(format!("{}.partial", file.path));
+        let partial = self.folder.join(partial(&file.path));
         let options = fs_err::OpenOptions::new().read(true).write(true).create(true).open(&partial);
         let mut output = options.map_err(io)?;
         // Another process that downloads the same file is waited for.
@@ -305,6 +319,11 @@ impl<'a> Job<'a> {
         output.sync_all().map_err(io)?;
         fs_err::rename(&partial, &path).map_err(io)
     }
+}
+
+/// Under this name a file grows.
+fn partial(name: &str) -> String {
+    format!("{name}.partial")
 }
 
 enum Hasher {

@@ -50,7 +50,12 @@ pub enum HttpError {
     Manifest(#[from] ManifestError),
     #[error("cache `{}`: {source}", .path.display())]
     Cache { path: PathBuf, source: io::Error },
+    #[error("cache `{}` has room for {free} bytes, but {needed} are to be downloaded", .folder.display())]
+    NoSpace { folder: PathBuf, needed: u64, free: u64 },
 }
+
+const FULL: &str =
+    "free some space with `packlight cache --limit SIZE`, or choose another place with --cache DIR";
 
 fn wait(seconds: Option<u64>) -> String {
     seconds.map_or_else(String::new, |seconds| format!(", and asks to wait {seconds} s"))
@@ -102,8 +107,9 @@ impl HttpError {
                 "packlight reads config.json with model.safetensors, whole or in files with an index".into()
             }
             Self::Manifest(_) => "the bundle is damaged or was changed by hand: publish it again".into(),
+            Self::NoSpace { .. } => FULL.into(),
             Self::Cache { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
-                "free some space with `packlight cache --limit SIZE`, or choose another place with --cache DIR".into()
+                FULL.into()
             }
             Self::Cache { .. } => "choose another place with --cache DIR".into(),
         })

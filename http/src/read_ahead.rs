@@ -87,19 +87,38 @@ impl Drop for Busy<'_> {
 }
 
 impl Remote {
-    /// Begins to fetch files that will be read, in that order.
+    /// Begins to fetch files that will be read, in that order; where the cache has no room for them all, reading one
+    /// says so.
     pub fn announce(&self, paths: &[&str]) {
         let known = |path: &&&str| {
             self.shared.manifest.as_ref().is_some_and(|manifest| manifest.file(path).is_some())
         };
         let paths: Vec<String> =
             paths.iter().filter(known).map(|path| (*path).to_owned()).collect();
+        let needed = self.shared.missing(&paths);
+        if self.shared.cache.require(needed).is_err() {
+            let error = |path| Some((path, self.shared.cache.require(needed).err()?));
+            self.shared.queue.state().failed.extend(paths.into_iter().filter_map(error));
+            return;
+        }
         let count = CONNECTIONS.min(paths.len());
         self.shared.queue.state().waiting.extend(paths);
         for _ in 0..count {
             let shared = Arc::clone(&self.shared);
             std::thread::spawn(move || fetch(&shared));
         }
+    }
+}
+
+impl Shared {
+    /// Bytes of chunks that these files have and the cache has not.
+    fn missing(&self, paths: &[String]) -> u64 {
+        let Some(manifest) = &self.manifest else { return 0 };
+        let files = paths.iter().filter_map(|path| manifest.file(path));
+        let chunks = files.flat_map(|file| file.chunks(manifest.chunk_bytes));
+        let mut counted = BTreeSet::new();
+        let missing = chunks.filter(|(_, hash)| counted.insert(*hash) && !self.cache.has(hash));
+        missing.map(|(span, _)| span.end - span.start).sum()
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Remote {
 pub(crate) struct Shared {
     client: Client,
     folder: String,
-    cache: Cache,
+    pub(crate) cache: Cache,
     pub(crate) manifest: Option<Packlight>,
     pub(crate) queue: Queue,
     /// Hashes of chunks that are in the cache and were compared.

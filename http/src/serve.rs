@@ -1,16 +1,21 @@
 //! A bundle on loopback, as a good host would serve it.
 
-use std::io::{self, Read, Seek as _, SeekFrom};
-use std::net::{Ipv4Addr, SocketAddr};
+mod connection;
+
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use packlight_formats::file_name::is_file_name;
 use percent_encoding::percent_decode_str;
-use tiny_http::{Header, Method, Request, Response, StatusCode};
 
-/// Answers that are written at once; a browser asks for six things at a time.
-const THREADS: usize = 8;
+use self::connection::{Answer, Request, converse};
+
+/// Connections at once; further ones wait. A browser has six, and some more for pages on other origins.
+const THREADS: usize = 32;
+/// After the system has refused a connection, for example because too many files are open.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a bundle cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +49,8 @@ pub struct PageFile {
 
 /// A server of one folder's files, for this machine only.
 pub struct Server {
-    http: tiny_http::Server,
+    listener: TcpListener,
+    address: SocketAddr,
     folder: PathBuf,
     /// What a file of that name is to be called.
     media_type: fn(&str) -> &'static str,
@@ -60,9 +66,10 @@ impl Server {
     ) -> Result<Self, ServeError> {
         let canonical = fs_err::canonicalize(folder).ok().filter(|folder| folder.is_dir());
         let folder = canonical.ok_or_else(|| ServeError::NotAFolder(folder.into()))?;
-        let http = tiny_http::Server::http(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
-            .map_err(|error| ServeError::Port { port, reason: error.to_string() })?;
-        Ok(Self { http, folder, media_type, page: Vec::new() })
+        let busy = |error: io::Error| ServeError::Port { port, reason: error.to_string() };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(busy)?;
+        let address = listener.local_addr().map_err(busy)?;
+        Ok(Self { listener, address, folder, media_type, page: Vec::new() })
     }
 
     /// With a page, whose `index.html` is what the address itself shows.
@@ -73,7 +80,7 @@ impl Server {
 
     /// Where it listens, as a URL.
     pub fn url(&self) -> String {
-        format!("http://{}/", self.http.server_addr())
+        format!("http://{}/", self.address)
     }
 
     /// Answers until the process ends.
@@ -81,31 +88,31 @@ impl Server {
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {
-                    while let Ok(request) = self.http.recv() {
-                        let response = self.respond(&request);
-                        // The client is gone: nobody is left to be told.
-                        request.respond(response).ok();
+                    loop {
+                        match self.listener.accept() {
+                            // The client is gone: nobody is left to be told.
+                            Ok((stream, _)) => drop(converse(stream, |asked| self.respond(asked))),
+                            Err(_) => std::thread::sleep(PAUSE),
+                        }
                     }
                 });
             }
         });
     }
 
-    fn respond(&self, request: &Request) -> Response<Box<dyn Read + Send>> {
-        match request.method() {
-            Method::Options => preflight(),
-            Method::Get | Method::Head => {
-                match (self.open(request.url()), self.shown(request.url())) {
-                    (Some(file), _) => {
-                        self.send(request, file).unwrap_or_else(|_| plain(500, "it cannot be read"))
-                    }
-                    (None, Some(file)) => page(file),
-                    (None, None) => {
-                        plain(404, "there is no such file; /packlight.json lists those there are")
-                    }
+    fn respond(&self, request: &Request) -> Answer {
+        match request.method.as_str() {
+            "OPTIONS" => preflight(),
+            "GET" | "HEAD" => match (self.open(&request.target), self.shown(&request.target)) {
+                (Some(file), _) => {
+                    self.send(request, file).unwrap_or_else(|_| plain(500, "it cannot be read"))
                 }
-            }
-            _ => with(plain(405, "only GET, HEAD and OPTIONS"), "Allow", METHODS),
+                (None, Some(file)) => page(file),
+                (None, None) => {
+                    plain(404, "there is no such file; /packlight.json lists those there are")
+                }
+            },
+            _ => plain(405, "only GET, HEAD and OPTIONS").with("Allow", METHODS),
         }
     }
 
@@ -142,16 +149,14 @@ impl Server {
         &self,
         request: &Request,
         (name, mut file): (String, fs_err::File),
-    ) -> io::Result<Response<Box<dyn Read + Send>>> {
+    ) -> io::Result<Answer> {
         let metadata = file.metadata()?;
         let (bytes, etag) = (metadata.len(), etag(&metadata));
-        let asked = |field: &'static str| {
-            let header = request.headers().iter().find(|header| header.field.equiv(field));
-            header.map(|header| header.value.as_str())
-        };
-        let known = asked("If-None-Match").is_some_and(|tags| tags == "*" || tags.contains(&etag));
-        let same = asked("If-Range").is_none_or(|tag| tag == etag);
-        let range = asked("Range").filter(|_| same).and_then(|range| parse_range(range, bytes));
+        let known =
+            request.header("If-None-Match").is_some_and(|tags| tags == "*" || tags.contains(&etag));
+        let same = request.header("If-Range").is_none_or(|tag| tag == etag);
+        let range = request.header("Range").filter(|_| same);
+        let range = range.and_then(|range| parse_range(range, bytes));
         let (status, start, length) = match range {
             _ if known => (304, 0, 0),
             None => (200, 0, bytes),
@@ -159,74 +164,53 @@ impl Server {
             Some(Err(())) => (416, 0, 0),
         };
         file.seek(SeekFrom::Start(start))?;
-        let body: Box<dyn Read + Send> = Box::new(file.take(length));
-        let mut response = answer(status, body, length);
-        response = with(response, "ETag", &etag);
-        // For trying things out: what changes is seen at once.
-        response = with(response, "Cache-Control", "no-cache");
-        response = with(response, "Accept-Ranges", "bytes");
-        response = with(response, "Content-Type", (self.media_type)(&name));
+        let answer = answer(status, file.take(length), length)
+            .with("ETag", etag)
+            // For trying things out: what changes is seen at once.
+            .with("Cache-Control", "no-cache")
+            .with("Accept-Ranges", "bytes")
+            .with("Content-Type", (self.media_type)(&name));
         Ok(match status {
             206 => {
                 let last = start + length - 1;
-                with(response, "Content-Range", &format!("bytes {start}-{last}/{bytes}"))
+                answer.with("Content-Range", format!("bytes {start}-{last}/{bytes}"))
             }
-            416 => with(response, "Content-Range", &format!("bytes */{bytes}")),
-            _ => response,
+            416 => answer.with("Content-Range", format!("bytes */{bytes}")),
+            _ => answer,
         })
     }
 }
 
 const METHODS: &str = "GET, HEAD, OPTIONS";
 
-fn preflight() -> Response<Box<dyn Read + Send>> {
-    let mut response = answer(204, Box::new(io::empty()), 0);
-    response = with(response, "Access-Control-Allow-Methods", METHODS);
-    response = with(
-        response,
-        "Access-Control-Allow-Headers",
-        "Range, If-Range, If-None-Match, Cache-Control",
-    );
-    response = with(response, "Access-Control-Max-Age", "86400");
-    // Chromium asks whether a public page may reach this machine.
-    with(response, "Access-Control-Allow-Private-Network", "true")
+fn preflight() -> Answer {
+    answer(204, io::empty(), 0)
+        .with("Access-Control-Allow-Methods", METHODS)
+        .with("Access-Control-Allow-Headers", "Range, If-Range, If-None-Match, Cache-Control")
+        .with("Access-Control-Max-Age", "86400")
+        // Chromium asks whether a public page may reach this machine.
+        .with("Access-Control-Allow-Private-Network", "true")
 }
 
-fn page(file: &PageFile) -> Response<Box<dyn Read + Send>> {
-    let bytes = file.bytes.clone();
-    let length = bytes.len() as u64;
-    let mut response = answer(200, Box::new(io::Cursor::new(bytes)), length);
-    response = with(response, "Cache-Control", "no-cache");
-    with(response, "Content-Type", file.media_type)
+fn page(file: &PageFile) -> Answer {
+    let length = file.bytes.len() as u64;
+    answer(200, io::Cursor::new(file.bytes.clone()), length)
+        .with("Cache-Control", "no-cache")
+        .with("Content-Type", file.media_type)
 }
 
-fn plain(status: u16, text: &'static str) -> Response<Box<dyn Read + Send>> {
-    let response = answer(status, Box::new(text.as_bytes()), text.len() as u64);
-    with(response, "Content-Type", "text/plain; charset=utf-8")
+fn plain(status: u16, text: &'static str) -> Answer {
+    answer(status, text.as_bytes(), text.len() as u64)
+        .with("Content-Type", "text/plain; charset=utf-8")
 }
 
 /// An answer that any origin may read.
-fn answer(status: u16, body: Box<dyn Read + Send>, length: u64) -> Response<Box<dyn Read + Send>> {
-    let length = usize::try_from(length).ok();
-    // Never chunked: a length that is known is sent.
-    let mut response = Response::new(StatusCode(status), Vec::new(), body, length, None)
-        .with_chunked_threshold(usize::MAX);
-    response = with(response, "Access-Control-Allow-Origin", "*");
-    response = with(
-        response,
-        "Access-Control-Expose-Headers",
-        "Accept-Ranges, Content-Length, Content-Range, ETag",
-    );
-    response = with(response, "Cross-Origin-Resource-Policy", "cross-origin");
-    with(response, "X-Content-Type-Options", "nosniff")
-}
-
-fn with<R: Read>(mut response: Response<R>, field: &str, value: &str) -> Response<R> {
-    // Fields and values are ours; one that is not a header would be left out.
-    if let Ok(header) = Header::from_bytes(field, value) {
-        response.add_header(header);
-    }
-    response
+fn answer(status: u16, body: impl io::Read + 'static, length: u64) -> Answer {
+    Answer::new(status, body, length)
+        .with("Access-Control-Allow-Origin", "*")
+        .with("Access-Control-Expose-Headers", "Accept-Ranges, Content-Length, Content-Range, ETag")
+        .with("Cross-Origin-Resource-Policy", "cross-origin")
+        .with("X-Content-Type-Options", "nosniff")
 }
 
 /// Size and time of the last change, as other file servers do.

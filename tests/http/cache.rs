@@ -2,12 +2,15 @@
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
-use packlight_http::{Cache, Kind};
+use packlight_formats::digest::sha256;
+use packlight_http::{Cache, HttpError, Kind};
 use tempfile::TempDir;
 
-use super::host::{Answer, Host};
+use super::host::{Answer, Asked, Host};
 use super::{assert_sound, bundle, files, open, read_all};
+use crate::support::{command, ran};
 
 fn honest() -> Host {
     Host::new(files(bundle()), |_| Answer::Honest)
@@ -121,6 +124,70 @@ fn two_readers_may_fill_one_cache() {
         }
     });
     assert_sound(cache.path());
+}
+
+/// The same as two processes, which know nothing of each other but the folder.
+#[test]
+fn two_processes_may_fill_one_cache() {
+    let slow = |_: &Asked| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        Answer::Honest
+    };
+    let (host, cache) = (Host::new(files(bundle()), slow), TempDir::new().unwrap());
+    let start = |place: &str| {
+        let args = ["run", place, "--tokens", "5,6,7", "-n", "4", "--device", "cpu", "--json"];
+        let mut command = command(args);
+        command.arg("--cache").arg(cache.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let both = [start(&host.url()), start(&host.url())];
+    let tokens = |child: std::process::Child| {
+        ran(&child.wait_with_output().unwrap()).json()["tokens"].clone()
+    };
+    let [first, second] = both.map(tokens);
+    assert_eq!(first, second);
+    assert_eq!(first, tokens(start(bundle().to_str().unwrap())));
+    assert!(host.connections() > 1);
+    let held = assert_sound(cache.path());
+    assert!(held > 2);
+    // Whatever both had begun is finished or gone.
+    assert_eq!(chunks(cache.path()).len(), held);
+    assert_eq!(read_all(&open(&host.url(), cache.path()).unwrap()).unwrap(), files(bundle()));
+}
+
+/// A bundle of more than a terabyte: nothing of its weights is asked for.
+#[test]
+fn what_has_no_room_is_not_begun() {
+    let mut distant = files(bundle());
+    let mut manifest: serde_json::Value =
+        serde_json::from_slice(&distant["/packlight.json"]).unwrap();
+    // The largest chunks that a manifest may have; every file of this bundle is smaller.
+    let (chunk, count) = (64_u64 << 20, 20_000_u64);
+    manifest["chunk_bytes"] = chunk.into();
+    for file in manifest["files"].as_array_mut().unwrap() {
+        let path = file["path"].as_str().unwrap().to_owned();
+        file["sha256"] = vec![sha256(&distant[&format!("/{path}")])].into();
+        if path == "params_shard_0.bin" {
+            let hashes: Vec<String> = (0..count).map(|i| format!("{i:064x}")).collect();
+            file["bytes"] = (chunk * count).into();
+            file["sha256"] = hashes.into();
+        }
+    }
+    distant.insert("/packlight.json".into(), serde_json::to_vec(&manifest).unwrap());
+    let (host, cache) = (Host::new(distant, |_| Answer::Honest), TempDir::new().unwrap());
+    let free = fs4::available_space(cache.path()).unwrap();
+    if free > chunk * count {
+        eprintln!("SKIPPED: this disk has room for it all");
+        return;
+    }
+    let remote = open(&host.url(), cache.path()).unwrap();
+    remote.announce(&["params_shard_0.bin", "params_shard_1.bin"]);
+    let error = remote.range("params_shard_0.bin", 0..10).unwrap_err();
+    assert!(matches!(error, HttpError::NoSpace { .. }), "{error}");
+    assert!(error.hint().unwrap().contains("--cache DIR"));
+    assert_eq!(host.shard_requests(), 0);
+    // What is small is still to be had.
+    assert!(remote.file("tensor-cache.json").unwrap().is_some());
 }
 
 /// A few bytes anywhere cost one chunk, not the file.

@@ -219,3 +219,22 @@ fn what_is_no_checkpoint_is_said() {
         "{error}"
     );
 }
+
+#[test]
+fn what_has_no_room_is_not_begun() {
+    let mut served = hub(&checkpoint());
+    let tree = format!("/api/models/o/n/tree/{COMMIT}");
+    let mut entries: Value = serde_json::from_slice(&served[&tree]).unwrap();
+    for entry in entries.as_array_mut().unwrap() {
+        if entry["path"] == "model.safetensors" {
+            entry["lfs"]["size"] = json!(1_u64 << 60);
+        }
+    }
+    served.insert(tree, entries.to_string().into());
+    let (host, out) = (Host::new(served, |_| Answer::Honest), TempDir::new().unwrap());
+    let bundle = out.path().join("bundle");
+    let args = ["convert", "hf://o/n", "-o", bundle.to_str().unwrap()];
+    let error = with_hub(&host.url(), out.path(), &args).fails(2);
+    assert!(error.contains("has room for") && error.contains("packlight cache --limit"), "{error}");
+    assert!(!host.log().iter().any(|asked| asked.path.contains("/resolve/")), "{:?}", host.log());
+}

@@ -174,6 +174,47 @@ fn nothing_outside_the_folder_is_sent() {
     }
 }
 
+/// Connections cost threads, so there are only so many; who comes later waits until an idle one is closed.
+#[test]
+#[cfg(target_os = "linux")]
+fn many_connections_need_few_threads() {
+    let server = Serving::start(bundle());
+    let address = server.url.strip_prefix("http://").unwrap().trim_end_matches('/').to_owned();
+    let idle: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let threads = format!("/proc/{}/task", server.child.id());
+    let threads = fs_err::read_dir(threads).unwrap().count();
+    assert!(threads <= 40, "{threads} threads for 200 connections");
+    drop(idle);
+    assert!(server.ask("GET", "/packlight.json", "").0.starts_with("http/1.1 200"));
+}
+
+/// Several requests over one connection, and one that never ends its head.
+#[test]
+fn connections_are_kept_and_nonsense_ends_them() {
+    let server = Serving::start(bundle());
+    let address = server.url.strip_prefix("http://").unwrap().trim_end_matches('/');
+    let mut stream = BufReader::new(TcpStream::connect(address).unwrap());
+    for _ in 0..3 {
+        let request = format!("HEAD /packlight.json HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        stream.get_mut().write_all(request.as_bytes()).unwrap();
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        assert_eq!(line, "HTTP/1.1 200 OK\r\n");
+        while line != "\r\n" {
+            line.clear();
+            stream.read_line(&mut line).unwrap();
+        }
+    }
+    let mut endless = TcpStream::connect(address).unwrap();
+    // The server hangs up before all is written.
+    let _ = endless.write_all(&vec![b'a'; 1 << 20]);
+    let mut answer = Vec::new();
+    let _ = endless.read_to_end(&mut answer);
+    assert!(answer.is_empty());
+    assert!(server.ask("GET", "/packlight.json", "").0.starts_with("http/1.1 200"));
+}
+
 #[test]
 fn a_page_is_served_beside_the_bundle() {
     let page = TempDir::new().unwrap();

@@ -13,7 +13,7 @@ pub mod tensor_cache;
 mod tests;
 
 pub use files::{File, HEADERS, Span};
-pub use names::{Names, content_id, cut, part_name, split_id, with_id};
+pub use names::{Names, content_id, cut, part_name, split_id, strip_part, with_id};
 pub use packlight::Packlight;
 pub use requires::Requires;
 pub use tensor_cache::TensorCache;

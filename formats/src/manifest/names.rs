@@ -68,7 +68,7 @@ pub fn part_name(name: &str, part: usize, count: usize) -> String {
 }
 
 /// A part's name without its number.
-pub(super) fn strip_part(name: &str) -> Option<&str> {
+pub fn strip_part(name: &str) -> Option<&str> {
     let (stem, number) = name.rsplit_once(".part")?;
     (number.len() >= 3 && number.bytes().all(|b| b.is_ascii_digit())).then_some(stem)
 }

@@ -66,6 +66,22 @@ impl Cache {
         self.root.join("chunks").join(hash.get(..2).unwrap_or("00")).join(hash)
     }
 
+    /// Whether there is a chunk, sound or not.
+    pub(crate) fn has(&self, hash: &str) -> bool {
+        self.chunk(hash).is_file()
+    }
+
+    /// An error where the disk has no room for so many bytes.
+    pub(crate) fn require(&self, needed: u64) -> Result<(), HttpError> {
+        let folder = &self.root;
+        let free = fs_err::create_dir_all(folder).and_then(|()| fs4::available_space(folder));
+        let free = free.map_err(|error| HttpError::cache(folder, error))?;
+        if needed > free {
+            return Err(HttpError::NoSpace { folder: folder.clone(), needed, free });
+        }
+        Ok(())
+    }
+
     /// A chunk as it should be; one that is not is thrown away.
     pub(crate) fn verified(&self, hash: &str) -> Option<Vec<u8>> {
         let path = self.chunk(hash);
