@@ -9,5 +9,5 @@ fn main() {
         let (name, source) = (kernel.name, kernel.source.concat());
         json!({ "name": name, "needs_nothing": kernel.needs.is_empty(), "source": source })
     });
-    println!("{}", Value::from_iter(kernels));
+    println!("{}", kernels.collect::<Value>());
 }

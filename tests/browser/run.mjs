@@ -23,7 +23,8 @@ const hash = (bytes) => createHash("sha256").update(bytes).digest("hex");
 const SHARD = "params_shard_0.bin";
 const PROMPTS = ["What is the capital of France?", "Hi", "Write a haiku."];
 const TOKENS = 16;
-const GPU = "--enable-unsafe-webgpu"; // brings SwiftShader's adapter
+/** The same GPU everywhere, which is slow: enough for one to press Stop. */
+const GPU = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"];
 
 /** @param {string[]} flags */
 function launch(flags) {
@@ -56,7 +57,7 @@ const hostOf = async (bundle) => {
   hosts.push(await Host.start(packlight, bundle, join(root, "web/dist")));
   return hosts.at(-1);
 };
-const browser = await launch([GPU]);
+const browser = await launch(GPU);
 
 /** A picture for people to look at. @param {Tab} tab @param {string} name */
 async function picture(tab, name) {

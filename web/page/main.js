@@ -105,7 +105,7 @@ function progress({ received, uploaded }) {
   if (plan.cached > 0) parts.push(`${size(plan.cached)} were here already`);
   if (rate > 0 && left > 0) parts.push(`${size(rate)}/s`, `${duration(left / rate)} left`);
   at("download-text").textContent = parts.join(", ");
-  at("upload-text").textContent = size(uploaded);
+  at("upload-text").textContent = plan.bytes ? `${size(uploaded)} of ${size(plan.bytes)}` : size(uploaded);
 }
 
 // Talking.
