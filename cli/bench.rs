@@ -1,4 +1,6 @@
-//! `packlight bench`: how fast a bundle loads and runs on this machine.
+//! `packlight bench`: how fast a bundle loads and runs on this machine, and how fast one is made.
+
+mod convert;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,9 +21,13 @@ use crate::run;
 
 /// Measure how fast a bundle loads and runs: prefill, decoding, and the device's time in each kernel.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// Bundle folder, or its URL: https://host/folder/ or hf://owner/name[@revision].
-    pub(crate) bundle: PathBuf,
+    #[arg(required = true)]
+    bundle: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) cache: CacheFolder,
     /// Where to run.
@@ -44,6 +50,12 @@ pub(crate) struct BenchArgs {
     /// Print the result as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What is measured other than a bundle.
+#[derive(Debug, clap::Subcommand)]
+enum Other {
+    Convert(convert::ConvertArgs),
 }
 
 /// Everything that was measured. Times are medians, in seconds.
@@ -98,9 +110,13 @@ struct Kernel {
 }
 
 pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<bool> {
-    let place = Place::open(&args.bundle, &args.cache)?;
+    if let Some(Other::Convert(args)) = &args.other {
+        return convert::run(args);
+    }
+    let path = args.bundle.as_deref().context("no bundle was given")?;
+    let place = Place::open(path, &args.cache)?;
     let bundle = pollster::block_on(Bundle::open(place, Trust::Nothing))
-        .with_context(|| format!("`{}` cannot be run", args.bundle.display()))?;
+        .with_context(|| format!("`{}` cannot be run", path.display()))?;
     let longest = |lengths: &[usize]| lengths.iter().copied().max().unwrap_or(0);
     // After the longest text some tokens are made.
     let context = longest(&args.prefill).max(longest(&args.decode)) + args.tokens + 2;

@@ -27,8 +27,7 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     if let Some(threads) = args.threads {
         rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
     }
-    let scheme = Scheme::find(&args.scheme).ok_or_else(|| unknown("scheme", &args.scheme))?;
-    let codes = Codes::find(&args.codes).ok_or_else(|| unknown("chooser", &args.codes))?;
+    let (scheme, codes) = (scheme(&args.scheme)?, codes(&args.codes)?);
     let rounding = rounding(args.rounding, codes)?;
     let text = calibration::text(args.calibration.as_deref(), codes)?;
     let checkpoint = Checkpoint::open(&place::checkpoint(&args.checkpoint, &args.cache)?)?;
@@ -225,6 +224,14 @@ fn override_rules(args: &ConvertArgs) -> anyhow::Result<Vec<OverrideRule>> {
     }
     rules.extend(args.overrides.iter().cloned());
     Ok(rules)
+}
+
+pub(crate) fn scheme(name: &str) -> Result<&'static Scheme, Hinted> {
+    Scheme::find(name).ok_or_else(|| unknown("scheme", name))
+}
+
+pub(crate) fn codes(name: &str) -> Result<&'static Codes, Hinted> {
+    Codes::find(name).ok_or_else(|| unknown("chooser", name))
 }
 
 fn unknown(kind: &str, name: &str) -> Hinted {
