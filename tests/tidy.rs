@@ -7,7 +7,7 @@ use crate::support::repo;
 /// Beyond this a file has more than one purpose.
 const MAX_LINES: usize = 450;
 /// All tracked files together.
-const MAX_BYTES: u64 = 30 << 20;
+const MAX_BYTES: u64 = 30_000_000;
 
 /// Files that git tracks, or would.
 fn tracked() -> Vec<PathBuf> {
