@@ -9,6 +9,7 @@ use crate::plan::{CacheId, Heads, RopeIndex, Rows, SlotId, WeightId};
 
 /// WIDEST in attend.wgsl.
 const WIDEST_HEAD: u32 = 512;
+const SEEN: &str = include_str!("seen.wgsl");
 /// Positions that a workgroup of the split kernel has at least.
 const SHARE: u32 = 128;
 /// The most workgroups that share the positions of a query.
@@ -19,7 +20,7 @@ pub(super) const ATTEND: Kernel = Kernel {
     op: KernelOp::Attend,
     needs: &[],
     entry: "attend",
-    source: &[PRELUDE, include_str!("attend.wgsl")],
+    source: &[PRELUDE, SEEN, include_str!("attend.wgsl")],
     overrides: &[],
     args: &["heads", "kv_heads", "head_dim", "offset", "stride", "window", "scale", "softcap"],
     buffers: &[Read, Read, Read, ReadWrite],
@@ -34,7 +35,7 @@ const WIDEST_IN_TILES: u32 = 256;
 pub(super) const ATTEND_TILES: Kernel = Kernel {
     name: "attend tiles",
     op: KernelOp::AttendTiles,
-    source: &[PRELUDE, include_str!("attend_tiles.wgsl")],
+    source: &[PRELUDE, SEEN, include_str!("attend_tiles.wgsl")],
     workgroup_bytes: 2 * 32 * 9 * 16 + 32 * 33 * 4 + 256 * 4,
     invocations: 256,
     ..ATTEND
@@ -45,7 +46,7 @@ pub(super) const ATTEND_SPLIT: Kernel = Kernel {
     op: KernelOp::AttendSplit,
     needs: &[],
     entry: "attend",
-    source: &[PRELUDE, include_str!("attend_split.wgsl")],
+    source: &[PRELUDE, SEEN, include_str!("attend_split.wgsl")],
     overrides: &["TURN", "WIDTH"],
     args: &[
         "heads",
@@ -77,7 +78,7 @@ pub(super) const ATTEND_MERGE: Kernel = Kernel {
     op: KernelOp::AttendMerge,
     needs: &[],
     entry: "merge",
-    source: &[PRELUDE, include_str!("attend_merge.wgsl")],
+    source: &[PRELUDE, SEEN, include_str!("attend_merge.wgsl")],
     overrides: &[],
     args: &["heads", "head_dim", "window", "share", "most_shares"],
     buffers: &[Read, ReadWrite],
@@ -176,9 +177,8 @@ pub(super) fn split(
         let Rope { width, pairing, .. } = site.plan.ropes[rope.0];
         (width / 2, u32::from(pairing == Pairing::Neighbours))
     });
-    let [q_norm, k_norm] = norms.map(|norm| {
-        norm.map_or(Ok(Resource::Nothing), |(weight, _)| site.vector(weight, head_dim))
-    });
+    let [q_norm, k_norm] =
+        norms.map(|norm| site.optional_vector(norm.map(|(weight, _)| weight), head_dim));
     let [q_eps, k_eps] = norms.map(|norm| norm.map_or(0.0, |(_, eps)| eps));
     let normed = [norms[0].is_some(), norms[1].is_some(), v_eps.is_some()];
     let normed = (0..).zip(normed).map(|(bit, is)| u32::from(is) << bit).sum();

@@ -88,10 +88,7 @@ fn attend(
 
     // Positions first..end are seen; the last of them is the query's own.
     let end = live.past + t + 1u;
-    var first = 0u;
-    if args.window > 0u {
-        first = end - min(end, args.window);
-    }
+    let first = first_seen(end, args.window);
     // Finite, because WGSL promises nothing about infinities.
     var highest = -1e30;
     var total = 0.0;
@@ -125,10 +122,8 @@ fn attend(
             if d < args.head_dim {
                 var sum = 0.0;
                 for (var j = 0u; j < count; j++) {
-                    // No more are seen than the ring has, so it wraps once at most.
-                    let row = base_row + j;
-                    let wrapped = select(row, row - positions, row >= positions);
-                    sum += weights[j] * values[wrapped * kv_stride + kv_head + d];
+                    let row = row_at(base_row, j, positions) * kv_stride + kv_head;
+                    sum += weights[j] * values[row + d];
                 }
                 sums[i] = sums[i] * fade + sum;
             }

@@ -20,11 +20,7 @@ fn merge(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    var most_seen = live.past + live.tokens;
-    if args.window > 0u {
-        most_seen = min(most_seen, args.window);
-    }
-    let shares = clamp((most_seen + args.share - 1u) / args.share, 1u, args.most_shares);
+    let shares = shares_of(args.window, args.share, args.most_shares);
     let row = unit(group, groups);
     if row >= live.tokens * args.heads {
         return;

@@ -190,12 +190,6 @@ fn largest(lane: u32, value: f32) -> f32 {
     return most;
 }
 
-// No more are seen than the ring has, so it wraps once at most.
-fn row_at(base_row: u32, i: u32, positions: u32) -> u32 {
-    let row = base_row + i;
-    return select(row, row - positions, row >= positions);
-}
-
 // The weight of the block's key `i` that is in the cache.
 fn weight_of(i: u32, count: u32, has_own: bool, base: u32, own: u32) -> f32 {
     let weight = weights[min(i, BLOCK - 1u)];
@@ -208,12 +202,7 @@ fn attend(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    // `Spread` in kernels/mod.rs has the same number of shares.
-    var most_seen = live.past + live.tokens;
-    if args.window > 0u {
-        most_seen = min(most_seen, args.window);
-    }
-    let shares = clamp((most_seen + args.share - 1u) / args.share, 1u, args.most_shares);
+    let shares = shares_of(args.window, args.share, args.most_shares);
     let index = unit(group, groups);
     let share = index % shares;
     let head = index / shares % args.heads;
@@ -230,10 +219,7 @@ fn attend(
     // Positions first..end are seen; the last of them is the query's own.
     let end = live.past + t + 1u;
     let own = end - 1u;
-    var first = 0u;
-    if args.window > 0u {
-        first = end - min(end, args.window);
-    }
+    let first = first_seen(end, args.window);
     let each = (((end - first) + shares - 1u) / shares + BLOCK - 1u) / BLOCK * BLOCK;
     let start = first + share * each;
     let stop = min(start + each, end);

@@ -44,12 +44,6 @@ var<workgroup> scores: array<f32, QUERIES * SCORE_PITCH>;
 // [QUERIES, 8]: the largest of each eighth of the scores of a query; in the end the sums of the exponentials
 var<workgroup> eighths: array<f32, THREADS>;
 
-// No more are seen than the ring has, so it wraps once at most.
-fn row_at(base_row: u32, i: u32, positions: u32) -> u32 {
-    let row = base_row + i;
-    return select(row, row - positions, row >= positions);
-}
-
 @compute @workgroup_size(THREADS)
 fn attend(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -72,10 +66,7 @@ fn attend(
     // What the first and the last query see.
     let end = live.past + last_query + 1u;
     let first_end = live.past + first_query + 1u;
-    var first = 0u;
-    if args.window > 0u {
-        first = first_end - min(first_end, args.window);
-    }
+    let first = first_seen(first_end, args.window);
 
     let column = lane % 16u;
     let row = 2u * (lane / 16u);
@@ -83,10 +74,7 @@ fn attend(
     let eighth_row = lane / 8u;
     let eighth = lane % 8u;
     let own_end = live.past + first_query + eighth_row + 1u;
-    var own_first = 0u;
-    if args.window > 0u {
-        own_first = own_end - min(own_end, args.window);
-    }
+    let own_first = first_seen(own_end, args.window);
     // Finite, because WGSL promises nothing about infinities.
     var highest = -1e30;
     var total = 0.0;

@@ -51,10 +51,7 @@ pub(super) fn convolve(
     out: SlotId,
 ) -> Result<Call, PlanError> {
     let History { width, window } = site.plan.histories[history.0];
-    let bias_buffer = match bias {
-        Some(bias) => site.vector(bias, width)?,
-        None => Resource::Nothing,
-    };
+    let bias_buffer = site.optional_vector(bias, width)?;
     let has_bias = u32::from(bias.is_some());
     let args = [width, window, gate.offset, site.width(gate.slot), has_bias];
     let buffers = [

@@ -83,10 +83,7 @@ pub(super) fn matmul(
     };
     let (per_token, columns, expert_rows) = (site.width(experts), site.width(x), site.width(out));
     let sharing = if site.rows(x) == Rows::Tokens { per_token } else { 1 };
-    let bias_buffer = match bias {
-        Some(bias) => site.vector(bias, site.plan.weight(weight).rows)?,
-        None => Resource::Nothing,
-    };
+    let bias_buffer = site.optional_vector(bias, site.plan.weight(weight).rows)?;
     let threads = site.threads(op)?;
     let piece_call = |&piece| {
         let Piece { first_row, rows, .. } = piece;

@@ -101,10 +101,7 @@ pub(super) fn calls(
 ) -> Result<Vec<Call>, PlanError> {
     let (words, pieces) = site.pieces(weight)?;
     let (rows, columns, out_width) = (site.rows(out), site.width(x), site.width(out));
-    let bias_buffer = match bias {
-        Some(bias) => site.vector(bias, out_width)?,
-        None => Resource::Nothing,
-    };
+    let bias_buffer = site.optional_vector(bias, out_width)?;
     let overrides = overrides(words, columns);
     let (matvec, matmul) = match words {
         Words::Grouped { .. } => (KernelOp::Matvec, KernelOp::Matmul),

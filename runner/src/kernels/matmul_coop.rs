@@ -59,7 +59,7 @@ pub(super) fn calls(
     if choose(KernelOp::MatmulCoop, site.caps).chosen.is_none() {
         return Ok(None);
     }
-    let bias_buffer = bias.map_or(Ok(Resource::Nothing), |bias| site.vector(bias, out_width))?;
+    let bias_buffer = site.optional_vector(bias, out_width)?;
     let (halves, factors) = (Resource::Halves { columns }, Resource::Factors);
     let many = |work| Work { applies: FEW + 1..=u32::MAX, ..work };
     let work = many(Work::per_row(rows, 1));

@@ -102,11 +102,8 @@ pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>
         return Ok(None);
     }
     let rows_of_weight = site.plan.weight(weight).rows;
-    let optional = |weight: Option<WeightId>, length| {
-        weight.map_or(Ok(Resource::Nothing), |weight| site.vector(weight, length))
-    };
-    let bias_buffer = optional(bias, rows_of_weight)?;
-    let norm_buffer = optional(norm.map(|(weight, _)| weight), columns)?;
+    let bias_buffer = site.optional_vector(bias, rows_of_weight)?;
+    let norm_buffer = site.optional_vector(norm.map(|(weight, _)| weight), columns)?;
     let lanes = match columns / 32 {
         ..=16 => 16,
         17..=32 => 32,

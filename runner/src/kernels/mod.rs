@@ -20,16 +20,17 @@ mod rope;
 mod store_kv;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::ops::{Range, RangeInclusive};
 
 pub use choice::{Choice, Need, Refusal, choices, choose};
 pub use fusion::{FUSIONS, Fusion, Kind, Term};
 pub use grid::{GridError, fold};
+pub use work::{Spread, Work};
 
 use packlight_formats::quant::Order;
 
-use crate::executor::Live;
 use crate::gpu::{Caps, Floats, Piece, Placed, Placement, PlanError, Words};
 use crate::plan::{CacheId, HistoryId, Op, Plan, RopeIndex, Rows, SlotId, WeightId};
 
@@ -235,52 +236,6 @@ pub enum Resource {
     Nothing,
 }
 
-/// How many workgroups a call takes: `groups` for every `tile` rows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Work {
-    pub rows: Rows,
-    pub tile: u32,
-    pub groups: u32,
-    /// The live row counts for which the call is made at all.
-    pub applies: RangeInclusive<u32>,
-    /// Whether as many workgroups more take a part of the positions each.
-    pub spread: Option<Spread>,
-}
-
-/// How the positions that a token sees are divided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spread {
-    /// Positions of a part at least.
-    pub share: u32,
-    /// The most parts.
-    pub most: u32,
-    /// No more positions than these are seen.
-    pub window: Option<u32>,
-}
-
-impl Spread {
-    /// Parts of what the last token of a call sees, as attend_split.wgsl has it.
-    fn shares(self, live: Live) -> u32 {
-        let seen = (live.past + live.tokens).min(self.window.unwrap_or(u32::MAX));
-        seen.div_ceil(self.share).clamp(1, self.most)
-    }
-}
-
-impl Work {
-    fn per_row(rows: Rows, groups: u32) -> Self {
-        Self { rows, tile: 1, groups, applies: 1..=u32::MAX, spread: None }
-    }
-
-    /// The workgroups of a call with these lengths; `None` where it has nothing to do.
-    pub fn workgroups(&self, live: Live) -> Option<u64> {
-        let rows = self.rows.count(live.tokens, live.outputs);
-        let applies = self.applies.contains(&rows);
-        let shares = self.spread.map_or(1, |spread| spread.shares(live));
-        let tiles = || u64::from(rows.div_ceil(self.tile)) * u64::from(self.groups);
-        applies.then(|| tiles() * u64::from(shares))
-    }
-}
-
 /// The calls of one pass over a plan, in order: of every step, and of those that are fused.
 pub fn lower(plan: &Plan, placement: &Placement, caps: &Caps) -> Result<Vec<Call>, PlanError> {
     let mut calls = Vec::new();
@@ -413,6 +368,11 @@ impl<'a> Site<'a> {
                 why: format!("a vector of {length} values is needed here"),
             }),
         }
+    }
+
+    /// The same where there may be none.
+    fn optional_vector(self, weight: Option<WeightId>, length: u32) -> Result<Resource, PlanError> {
+        weight.map_or(Ok(Resource::Nothing), |weight| self.vector(weight, length))
     }
 }
 

@@ -106,7 +106,7 @@ pub(super) fn head_norm(
     let Heads { slot, offset, heads, head_dim } = x;
     let rows = site.rows(slot);
     let has_weight = u32::from(weight.is_some());
-    let weight = weight.map_or(Ok(Resource::Nothing), |weight| site.vector(weight, head_dim))?;
+    let weight = site.optional_vector(weight, head_dim)?;
     let stride = site.width(slot);
     let args = [rows_of(rows), heads, head_dim, offset, stride, eps.to_bits(), has_weight, 0];
     let buffers = [weight, Resource::Slot(slot)];

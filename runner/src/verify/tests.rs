@@ -113,6 +113,20 @@ fn heads_that_read_the_wrong_keys_are_caught() {
     assert!(blamed.starts_with("layer 0 attention: attend"), "{blamed}");
 }
 
+/// Few tokens have a kernel of their own, which no trace of a long call shows: but one by one against many does.
+#[test]
+fn a_fault_of_single_tokens_is_caught() {
+    for (from, to) in [
+        ("let kv_head = head / heads_per_kv;", "let kv_head = head % args.kv_heads;"),
+        ("let end = live.past + t + 1u;", "let end = max(live.past + t, 1u);"),
+    ] {
+        let Some(gpu) = gpu(Caps::floor()) else { return };
+        let (found, _) =
+            compare(&gpu, &model("qwen3", 2), |call| patch(call, "attend split", from, to));
+        assert!(found.single.mean_kld() > 1e-3, "{to}: {}", found.single.mean_kld());
+    }
+}
+
 #[test]
 fn keys_turned_for_the_wrong_position_are_caught() {
     // Queries and keys are turned alike, so only what differs between them shows: here, only calls of one token.
