@@ -7,6 +7,7 @@ use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, StorageAccess, TypeInner};
 
 use super::*;
+use crate::executor::Live;
 
 fn parse(kernel: &Kernel) -> Module {
     let source = kernel.source.concat();
