@@ -1,13 +1,11 @@
 //! `packlight run --chat`: a conversation, line by line.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
-use std::time::Instant;
 
 use anyhow::Context as _;
 use packlight_formats::chat_config::{Message, Role};
 use packlight_runner::bundle::Bundle;
 use packlight_runner::engine::Engine;
-use packlight_runner::generate::prefill;
 use packlight_runner::source::Source;
 use packlight_runner::text::{Text, TextError};
 use serde_json::json;
@@ -125,34 +123,20 @@ impl Chat<'_> {
     /// How long an answer to a prompt of so many tokens can be.
     fn limit(&self, prompt: usize) -> Result<Limit, Hinted> {
         let context = self.engine.context();
-        let room = u32::try_from(prompt).ok().and_then(|prompt| context.checked_sub(prompt));
-        match room {
-            Some(room @ 1..) => Ok(Limit::new(self.args.count, u32::MAX, room)),
-            _ => Err(Hinted::new(
+        Limit::after(prompt, context, self.args.count).ok_or_else(|| {
+            Hinted::new(
                 format!(
                     "the conversation has {prompt} tokens, which leaves no room for an answer in a context of {context}"
                 ),
                 format!("{CLEAR} begins a new one, a higher --context has more room"),
-            )),
-        }
+            )
+        })
     }
 
     /// Reads what is new in the conversation and answers; Ctrl-C ends either.
     fn answer(&mut self, prompt: &[u32], limit: Limit) -> anyhow::Result<Answer> {
         let Self { engine, manner, interrupt, .. } = self;
-        let go_on = || interrupt.go_on();
-        interrupt.during(|| {
-            let start = Instant::now();
-            let cached = pollster::block_on(prefill(engine, prompt, go_on))?;
-            let prefilled = start.elapsed();
-            if go_on().is_break() {
-                return Ok(Answer::interrupted(cached));
-            }
-            let mut answer = manner.answer(engine, prompt, limit, go_on)?;
-            answer.generation.cached = cached;
-            answer.generation.prefill += prefilled;
-            Ok(answer)
-        })
+        interrupt.during(|| manner.answer(engine, prompt, limit, || interrupt.go_on()))
     }
 }
 

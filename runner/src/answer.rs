@@ -1,9 +1,12 @@
 //! One answer of a model: generated, turned into text and handed on as it comes.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
+
+use web_time::Instant;
 
 use crate::engine::Engine;
-use crate::generate::{GenerateError, Generation, generate};
+use crate::generate::{GenerateError, Generation, generate, prefill};
 use crate::text::tokenizer::TokenizerError;
 use crate::text::{Detokenizer, Sampling, StopFilter, StopRules, Text};
 
@@ -62,19 +65,25 @@ impl Limit {
         let end = if wanted < room { End::Length } else { End::Context };
         Self { tokens: wanted.min(room), end }
     }
+
+    /// The same after a prompt of so many tokens in a context of so many; `None` where that leaves no room.
+    pub fn after(prompt: usize, context: u32, asked: Option<u32>) -> Option<Self> {
+        let room = context.checked_sub(u32::try_from(prompt).ok()?)?;
+        (room > 0).then(|| Self::new(asked, u32::MAX, room))
+    }
 }
 
 impl Answer {
-    /// No answer, because nobody waited for its first token; so many tokens of the prompt were read already.
-    pub fn interrupted(cached: usize) -> Self {
-        let generation = Generation { cached, ..Generation::default() };
+    /// No answer, because nobody waited for its first token.
+    fn interrupted(cached: usize, prefill: Duration) -> Self {
+        let generation = Generation { cached, prefill, ..Generation::default() };
         Self { generation, text: Some(String::new()), end: End::Interrupted }
     }
 }
 
 impl Manner<'_> {
     /// Answers a prompt. `hear` gets the text that each token makes complete, which may be none, and says whether to go
-    /// on.
+    /// on; while the prompt is read it is asked between calls to the device.
     pub async fn answer(
         &self,
         engine: &mut Engine,
@@ -82,6 +91,15 @@ impl Manner<'_> {
         limit: Limit,
         mut hear: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, AnswerError> {
+        let start = Instant::now();
+        let cached = match prefill(engine, prompt, || hear(""))
+            .await
+            .map_err(GenerateError::from)?
+        {
+            ControlFlow::Break(cached) => return Ok(Answer::interrupted(cached, start.elapsed())),
+            ControlFlow::Continue(cached) => cached,
+        };
+        let prefilled = start.elapsed();
         let mut speaker = Speaker::new(self);
         let (mut end, mut failed) = (limit.end, Ok(()));
         let on_token = |token| {
@@ -105,8 +123,11 @@ impl Manner<'_> {
             }
             heard
         };
-        let generation = generate(engine, prompt, limit.tokens, self.sampling, on_token).await?;
+        let mut generation =
+            generate(engine, prompt, limit.tokens, self.sampling, on_token).await?;
         failed?;
+        generation.cached = cached;
+        generation.prefill += prefilled;
         let is_text = self.text.is_some();
         let said = speaker.finish(hear)?;
         Ok(Answer { generation, text: is_text.then_some(said), end })

@@ -17,6 +17,9 @@ const LOGITS_BYTES: u32 = 32 << 20;
 /// The most tokens of a call where every position is kept.
 const LONG_CHUNK: u32 = 512;
 
+/// Tokens that a slow device reads at a time.
+const SLOW_STRIDE: u32 = 128;
+
 /// Which device to run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
@@ -248,6 +251,15 @@ impl Engine {
         self.capacity.chunk
     }
 
+    /// The most tokens of a prompt that are read without a look at whether to go on: those of a call on a GPU, fewer where
+    /// that may take seconds. It is no matter of speed that is measured, so that a text is read alike each time.
+    pub(crate) fn stride(&self) -> u32 {
+        match &self.runs_on {
+            RunsOn::Gpu(adapter) if adapter.is_hardware() => self.capacity.chunk,
+            _ => self.capacity.chunk.min(SLOW_STRIDE),
+        }
+    }
+
     /// Forgets everything seen so far.
     pub fn reset(&mut self) {
         self.seen.clear();
@@ -329,6 +341,14 @@ impl Engine {
             });
         }
         if want == Want::AllLogits && last.is_ok() { Ok(Output::Logits(logits)) } else { last }
+    }
+
+    /// Waits until what was fed is read.
+    pub(crate) async fn settle(&self) -> Result<(), EngineError> {
+        match &self.executor {
+            Executor::Cpu(_) => Ok(()),
+            Executor::Gpu(gpu) => Ok(gpu.gpu().settle("reading the prompt").await?),
+        }
     }
 
     /// How many tokens [`Engine::go_on`] can make at once.

@@ -42,26 +42,29 @@ pub enum GenerateError {
 /// How long a reader may wait for several tokens at once.
 const BURST: Duration = Duration::from_millis(25);
 
-/// Tokens that are read between two looks at whether to go on.
-const STRIDE: usize = 256;
-
-/// Reads all of a prompt but its last token, unless told to break off. [`generate`] then has little left to read.
+/// Reads the beginning of a prompt, unless told to break off, which is asked between calls to the device: so much of it
+/// that [`generate`] has no more than a call left to read.
 ///
-/// Returns how many of its tokens the engine had seen already.
+/// Returns how many of its tokens the engine had seen already, and whether it was broken off.
 pub async fn prefill(
     engine: &mut Engine,
     prompt: &[u32],
     mut go_on: impl FnMut() -> ControlFlow<()>,
-) -> Result<usize, EngineError> {
+) -> Result<ControlFlow<usize, usize>, EngineError> {
     let kept = engine.keep(prompt);
-    let rest = &prompt[kept..prompt.len().saturating_sub(1).max(kept)];
-    for tokens in rest.chunks(STRIDE) {
+    let stride = engine.stride() as usize;
+    let mut rest = &prompt[kept..];
+    while rest.len() > stride {
         if go_on().is_break() {
-            break;
+            return Ok(ControlFlow::Break(kept));
         }
+        let (tokens, after) = rest.split_at(stride);
         engine.feed(tokens, Want::Nothing).await?;
+        // What is only queued could not be broken off.
+        engine.settle().await?;
+        rest = after;
     }
-    Ok(kept)
+    Ok(if go_on().is_break() { ControlFlow::Break(kept) } else { ControlFlow::Continue(kept) })
 }
 
 /// Reads a prompt, as far as the engine has not seen it, and generates at most `limit` tokens, telling `on_token` each;

@@ -34,17 +34,26 @@ export class Host {
     this.cut = { name: "", after: 0, times: 0 };
     /** Answers slowly enough for others to come in between. */
     this.delay = 0;
+    /** Goes silent at the byte where it would cut, and never ends. */
+    this.stalls = false;
+    /** Knows no ranges: every file is sent from its beginning. */
+    this.rangeless = false;
+    /** Says what is not there as nginx does by default: without leave for other sites to read it. */
+    this.hides404 = false;
   }
 
   pass(request, response) {
     const path = new URL(request.url, this.url).pathname;
     const name = path.slice(1);
     if (/\.(bin|json|jinja|part\d+)$/.test(name)) this.asked.push({ name, range: request.headers.range });
-    const options = { method: request.method, headers: { ...request.headers, host: new URL(this.behind).host } };
+    const headers = { ...request.headers, host: new URL(this.behind).host };
+    if (this.rangeless) delete headers.range;
+    const options = { method: request.method, headers };
     const forward = http.request(this.behind.replace(/\/$/, "") + request.url, options, async (answer) => {
       if (this.delay && name.endsWith(".bin")) await new Promise((resolve) => setTimeout(resolve, this.delay));
+      if (this.hides404 && answer.statusCode === 404) delete answer.headers["access-control-allow-origin"];
       response.writeHead(answer.statusCode, answer.headers);
-      let at = Number(/bytes=(\d+)-/.exec(request.headers.range ?? "")?.[1] ?? 0);
+      let at = Number(/bytes=(\d+)-/.exec(headers.range ?? "")?.[1] ?? 0);
       let left = this.cut.name === name && this.cut.times-- > 0 ? Math.max(this.cut.after - at, 0) : Infinity;
       for await (const piece of answer) {
         const bytes = Buffer.from(piece);
@@ -53,6 +62,7 @@ export class Host {
         at += bytes.length;
         if (bytes.length >= left) {
           response.write(bytes.subarray(0, left));
+          if (this.stalls) return;
           // A browser throws away what it has not handed on when a connection breaks.
           setTimeout(() => response.destroy(), 300);
           forward.destroy();

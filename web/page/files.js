@@ -2,6 +2,7 @@
 // there is a packlight.json; that of a plain MLC bundle's files nobody knows.
 //
 // Memory: a chunk of at most 64 MiB (8 as packlight writes them) per connection, and what a connection has received.
+// Connections are as few as keep that within IN_FLIGHT_BYTES.
 
 import { sha256 } from "./digest.js";
 import { Failure } from "./failure.js";
@@ -10,7 +11,11 @@ import { Stream, small } from "./stream.js";
 
 /** As many as WebLLM has, which hosts therefore bear. */
 const CONNECTIONS = 4;
+const IN_FLIGHT_BYTES = 64 << 20;
+/** Chunks that are held where nothing is kept, for what is read in small pieces. */
+const HELD_BYTES = 32 << 20;
 const MANIFEST = "packlight.json";
+const PLAIN_MANIFESTS = ["tensor-cache.json", "ndarray-cache.json"];
 /** Another tab may be downloading what is waited for here. */
 const LOOK_AGAIN_MS = 500;
 
@@ -28,6 +33,8 @@ export class Files {
     this.hear = hear;
     /** The first error: what the engine says of it knows less. @type {any} */
     this.failure = null;
+    /** Ends whatever is on its way. */
+    this.ending = new AbortController();
     /** @type {Uint8Array | null} */
     this.json = null;
     /** Whether the host could not be asked for the manifest, and one that is known has to do. */
@@ -40,6 +47,8 @@ export class Files {
     this.arrived = new EventTarget();
     /** Streams of files that are read as they come, by path. @type {Map<string, {stream: Stream, at: number}>} */
     this.streams = new Map();
+    /** By hash, the latest used last. @type {Map<string, Uint8Array>} */
+    this.held = new Map();
   }
 
   /**
@@ -48,21 +57,42 @@ export class Files {
    */
   async open(parse) {
     const name = `manifest-${await sha256(new TextEncoder().encode(this.url))}`;
-    let described;
+    /** Why there is none that can be read, if that may be the network's fault. */
+    let silence = null;
     try {
-      this.json = await small(this.url + MANIFEST);
-      described = this.json && parse(this.json);
-      // No store, or no space for a few KB: then it is not remembered.
-      if (this.json) await this.store?.write(name, this.json).catch(() => {});
+      this.json = await this.small(MANIFEST, "no-cache");
     } catch (error) {
       this.json = error.unreachable ? ((await this.store?.read(name)) ?? null) : null;
-      if (!this.json) throw error;
-      this.offline = true;
-      described = parse(this.json);
+      this.offline = this.json !== null;
+      silence = error;
     }
-    for (const entry of described?.files ?? []) this.entries.set(entry.path, entry);
-    this.chunkBytes = described?.chunk_bytes ?? 0;
+    if (!this.json) {
+      // Where there is no file some hosts answer with a page, or with what other sites may not read.
+      if (!(await this.planPlain()) && silence) throw silence;
+      return null;
+    }
+    const described = parse(this.json);
+    // No store, or no space for a few KB: then it is not remembered.
+    if (!this.offline) await this.store?.write(name, this.json).catch(() => {});
+    for (const entry of described.files) this.entries.set(entry.path, entry);
+    this.chunkBytes = described.chunk_bytes;
     return described;
+  }
+
+  /** Whether a plain MLC bundle is there, and how much of it. */
+  async planPlain() {
+    for (const name of PLAIN_MANIFESTS) {
+      const json = await this.small(name, "default").catch(() => null);
+      try {
+        const { records } = JSON.parse(new TextDecoder().decode(json ?? undefined));
+        const bytes = records.reduce((/** @type {number} */ sum, { nbytes }) => sum + nbytes, 0);
+        this.hear.planned({ bytes, cached: 0 });
+        return true;
+      } catch {
+        // It is for the engine to say what is wrong with it.
+      }
+    }
+    return false;
   }
 
   // What the engine asks for.
@@ -70,7 +100,12 @@ export class Files {
   /** @param {string} path */
   async file(path) {
     if (path === MANIFEST) return this.json;
-    return this.keepFailure(small(this.url + encodeURIComponent(path), "default"));
+    return this.keepFailure(this.small(path, "default"));
+  }
+
+  /** @param {string} path @param {RequestCache} cache */
+  small(path, cache) {
+    return small(this.url + encodeURIComponent(path), this.ending.signal, cache);
   }
 
   /** @param {string} path @param {number} start @param {number} end */
@@ -102,6 +137,7 @@ export class Files {
         if (sizes.get(hash) === length) cached += length;
       });
     }
+    if (this.failure) throw this.failure;
     this.hear.planned({ bytes, cached });
     if (!this.store) return;
     const { quota = Infinity, usage = 0 } = await navigator.storage.estimate();
@@ -110,15 +146,17 @@ export class Files {
       throw noSpace(`the bundle needs ${megabytes(needed)} more, but the browser gives this site ${megabytes(free)}`);
     }
     const queue = entries[Symbol.iterator]();
+    const { signal } = this.ending;
     const connection = async () => {
       for (const entry of queue) {
         // One tab at a time; the next finds everything there.
-        if (!this.failure) await navigator.locks.request(`packlight ${entry.sha256[0]}`, () => this.fetch(entry));
+        if (!this.failure) await navigator.locks.request(`packlight ${entry.sha256[0]}`, { signal }, () => this.fetch(entry));
         this.coming.delete(entry.path);
         this.wake();
       }
     };
-    await Promise.all(Array.from({ length: CONNECTIONS }, connection));
+    const length = Math.max(1, Math.min(CONNECTIONS, Math.floor(IN_FLIGHT_BYTES / this.chunkBytes)));
+    await Promise.all(Array.from({ length }, connection));
   }
 
   /**
@@ -154,8 +192,25 @@ export class Files {
       const [a, b] = [Math.max(start, from), Math.min(end, to)];
       // Some bytes of a chunk that went by whole, and was compared then.
       const piece =
-        (await this.store?.read(entry.sha256[i], a - from, b - from)) ?? (await this.chunk(entry, i)).subarray(a - from, b - from);
+        (await this.store?.read(entry.sha256[i], a - from, b - from)) ?? (await this.hold(entry, i)).subarray(a - from, b - from);
       bytes.set(piece, a - start);
+    }
+    return bytes;
+  }
+
+  /**
+   * A chunk of which some bytes are wanted now, and others perhaps soon.
+   * @param {Entry} entry
+   * @param {number} i
+   */
+  async hold(entry, i) {
+    const hash = entry.sha256[i];
+    const bytes = this.held.get(hash) ?? (await this.chunk(entry, i));
+    if (!this.store) {
+      this.held.delete(hash);
+      this.held.set(hash, bytes);
+      const [oldest] = this.held.keys();
+      if (this.held.size > Math.max(1, Math.floor(HELD_BYTES / this.chunkBytes))) this.held.delete(oldest);
     }
     return bytes;
   }
@@ -203,7 +258,7 @@ export class Files {
   stream(entry, i, cache) {
     const url = this.url + encodeURIComponent(entry.path);
     const { received } = this.hear;
-    return new Stream(url, i * this.chunkBytes, entry.bytes, { total: entry.bytes, cache, received });
+    return new Stream(url, i * this.chunkBytes, entry.bytes, this.ending.signal, { total: entry.bytes, cache, received });
   }
 
   /**
@@ -223,7 +278,7 @@ export class Files {
     const start = i * this.chunkBytes;
     throw new Failure(
       `\`${entry.path}\` chunk ${i} (bytes ${start}..${start + length}) does not have the SHA-256 of packlight.json`,
-      "nothing of it was used or kept. The bundle on the server is damaged or was changed: tell whoever publishes it",
+      "nothing of it was used or kept. Load again, in case a new release has just taken its place; if that does not help, the bundle on the server is damaged: tell whoever publishes it",
     );
   }
 
@@ -247,7 +302,8 @@ export class Files {
     if (open?.at !== start) {
       open?.stream.cancel();
       const options = { cache: /** @type {RequestCache} */ ("default"), received: this.hear.received };
-      open = { stream: new Stream(this.url + encodeURIComponent(path), start, Number.MAX_SAFE_INTEGER, options), at: start };
+      const url = this.url + encodeURIComponent(path);
+      open = { stream: new Stream(url, start, Number.MAX_SAFE_INTEGER, this.ending.signal, options), at: start };
       this.streams.set(path, open);
     }
     const bytes = await open.stream.read(end - start);
@@ -284,10 +340,10 @@ export class Files {
     }
   }
 
-  /** Ends everything that is on its way. */
-  close() {
-    this.fail(new Failure("the bundle was closed"));
-    for (const { stream } of this.streams.values()) stream.cancel();
+  /** Ends everything that is on its way. @param {Failure} why */
+  close(why = new Failure("the bundle was closed")) {
+    this.fail(why);
+    this.ending.abort(why);
   }
 }
 

@@ -1,3 +1,5 @@
+import { Failure } from "./failure.js";
+
 const UNITS = ["B", "kB", "MB", "GB", "TB"];
 
 /** @param {number} bytes */
@@ -12,9 +14,11 @@ export function size(bytes) {
 
 /** @param {number} seconds */
 export function duration(seconds) {
-  if (seconds < 60) return `${Math.ceil(seconds)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.ceil(seconds % 60)} s`;
-  return `${Math.floor(seconds / 3600)} h ${Math.ceil((seconds % 3600) / 60)} min`;
+  const whole = Math.ceil(seconds);
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  const minutes = Math.ceil(whole / 60);
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 /** Bytes a second over the last seconds. */
@@ -38,8 +42,11 @@ export class Speed {
  * @param {string} page
  */
 export function folder(text, page) {
-  const hub = /^hf:\/\/([^/]+\/[^/@]+)(?:@([^/]+))?\/?$/.exec(text);
-  const url = hub ? `https://huggingface.co/${hub[1]}/resolve/${hub[2] ?? "main"}/` : text;
-  const { href } = new URL(url.endsWith("/") ? url : `${url}/`, page);
-  return href;
+  const hub = /^hf:\/\/([^/@]+\/[^/@]+?)(?:@(.+?))?\/?$/.exec(text);
+  const url = hub ? `https://huggingface.co/${hub[1]}/resolve/${encodeURIComponent(hub[2] ?? "main")}/` : text;
+  const folder = URL.parse(url.endsWith("/") ? url : `${url}/`, page);
+  if (!folder?.host || !/^https?:$/.test(folder.protocol)) {
+    throw new Failure(`\`${text}\` is no address of a bundle`, "give https://host/folder/, hf://owner/name or hf://owner/name@revision");
+  }
+  return folder.href;
 }

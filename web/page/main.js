@@ -23,6 +23,7 @@ function setBusy(task) {
   busy = task;
   for (const button of document.querySelectorAll("button")) button.disabled = task !== null;
   at("stop").disabled = task !== "answer";
+  at("cancel").disabled = task !== "load";
   at("loading").hidden = task !== "load";
 }
 
@@ -74,7 +75,8 @@ loadForm.addEventListener("submit", async (/** @type {SubmitEvent} */ event) => 
     await requireWebGpu();
     const bundle = folder(url.value.trim(), location.href);
     // Asked for where it is worth it; a browser that says no may delete the download when space is short.
-    if (keep.checked) await navigator.storage?.persist?.();
+    // It may ask its user, who may let it wait.
+    if (keep.checked) navigator.storage?.persist?.().catch(() => {});
     send("load", { url: bundle, keep: keep.checked, context: Number(context.value) });
   } catch (error) {
     failed({ task: "load", message: error.message, hint: error.hint });
@@ -108,6 +110,8 @@ function progress({ received, uploaded }) {
   at("upload-text").textContent = plan.bytes ? `${size(uploaded)} of ${size(plan.bytes)}` : size(uploaded);
 }
 
+at("cancel").addEventListener("click", () => send("cancel"));
+
 // Talking.
 
 askForm.addEventListener("submit", (/** @type {SubmitEvent} */ event) => {
@@ -121,6 +125,8 @@ askForm.addEventListener("submit", (/** @type {SubmitEvent} */ event) => {
   answering = shownMessage("assistant");
   prompt.value = "";
   setBusy("answer");
+  // What is spoken of it is the whole, once it is there.
+  at("messages").setAttribute("aria-busy", "true");
   say("Thinking …");
   // Another seed each time, unless the likeliest token is taken anyway.
   const seed = Math.floor(Math.random() * 2 ** 32);
@@ -179,8 +185,11 @@ function failed({ task, message, hint }) {
     answering = null;
   }
   setBusy(null);
+  at("messages").removeAttribute("aria-busy");
   say("");
   show({ message, hint });
+  // What had the focus may have been hidden, and this is what can be done next.
+  (task === "answer" ? at("prompt") : loadForm.elements.url).focus();
 }
 
 /** @type {Record<string, (data: any) => void>} */
@@ -214,13 +223,13 @@ const heard = {
     if (store) send("usage");
   },
   piece({ text }) {
-    if (answering) answering.textContent += text;
+    answering?.append(text);
     answering?.scrollIntoView({ block: "nearest" });
   },
   answered({ answer }) {
     messages.push({ role: "assistant", content: answer.text });
     if (answering) {
-      answering.textContent = answer.text;
+      if (answering.textContent !== answer.text) answering.textContent = answer.text;
       const figures = document.createElement("p");
       figures.className = "figures";
       const parts = [`${answer.tokens.length} tokens`, `first after ${answer.prefill_s.toFixed(2)} s`];
@@ -232,6 +241,7 @@ const heard = {
     }
     answering = null;
     setBusy(null);
+    at("messages").removeAttribute("aria-busy");
     say("");
     at("prompt").focus();
   },
@@ -242,11 +252,11 @@ const heard = {
       ? `The cache is whole: ${chunks} chunks, ${size(bytes)}.`
       : `${damaged} of ${chunks} chunks were damaged and are removed; they will be downloaded again.`);
   },
+  freed({ left }) {
+    setBusy(null);
+    say(left === 0 ? "The cache is empty." : "Not everything could be removed: another tab may be using it. Close it and free the cache again.");
+  },
   async usage({ bytes, store }) {
-    if (busy === "free") {
-      setBusy(null);
-      say("The cache is empty.");
-    }
     const kept = (await navigator.storage?.persisted?.()) ? "kept until you free it" : "the browser may delete it when space is short";
     at("usage").textContent = store ? `Cache: ${size(bytes)}${bytes > 0 ? `, ${kept}` : ""}` : "No cache in this browser";
   },

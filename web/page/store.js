@@ -26,6 +26,8 @@ export async function openStore() {
   try {
     if ("createWritable" in FileSystemFileHandle.prototype) {
       const root = await navigator.storage.getDirectory();
+      // What a browser without files had kept is of no use to the same one with files.
+      await caches.delete(NAME);
       return new FileStore(await root.getDirectoryHandle(NAME, { create: true }));
     }
   } catch {

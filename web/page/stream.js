@@ -2,13 +2,13 @@
 
 import { Failure } from "./failure.js";
 
-/** Failures one after the other, with less than PROGRESS bytes between them, before it is given up. */
-const ATTEMPTS = 5;
+/** Failures one after the other, with less than PROGRESS bytes between them, before it is given up: half a minute. */
+const ATTEMPTS = 8;
 const PROGRESS = 1 << 20;
 const FIRST_PAUSE_MS = 250;
 const LONGEST_PAUSE_MS = 60_000;
-
-const pause = (/** @type {number} */ ms) => new Promise((resolve) => setTimeout(resolve, ms));
+/** A connection that brings nothing for so long is as good as broken. */
+const STALL_MS = 20_000;
 
 /** Bytes `at..end` of a file. */
 export class Stream {
@@ -16,18 +16,21 @@ export class Stream {
    * @param {string} url
    * @param {number} at the first byte
    * @param {number} end the byte after the last
+   * @param {AbortSignal} signal ends it
    * @param {{total?: number, cache?: RequestCache, received?: (bytes: number) => void}} options the file's size, how
    *     the browser's own cache is to be used, and who is told what arrives
    */
-  constructor(url, at, end, { total, cache = "no-store", received = () => {} } = {}) {
+  constructor(url, at, end, signal, { total, cache = "no-store", received = () => {} } = {}) {
     this.url = url;
     this.at = at;
     this.end = end;
+    this.signal = signal;
     this.total = total;
     this.cache = cache;
     this.received = received;
     this.failures = 0;
     this.progress = 0;
+    this.connection = new AbortController();
     /** @type {ReadableStreamDefaultReader<Uint8Array> | null} */
     this.reader = null;
     /** Bytes to pass over: a host without ranges sends a file from its beginning. */
@@ -57,9 +60,7 @@ export class Stream {
   async receive() {
     for (;;) {
       try {
-        this.reader ??= await this.connect();
-        const { done, value } = await this.reader.read();
-        if (done) throw new Error("the connection was closed");
+        const value = await inTime(this.piece());
         const skipped = Math.min(this.skip, value.length);
         this.skip -= skipped;
         this.rest = value.subarray(skipped);
@@ -73,19 +74,27 @@ export class Stream {
     }
   }
 
+  /** What comes next. */
+  async piece() {
+    this.reader ??= await this.connect();
+    const { done, value } = await this.reader.read();
+    if (done) throw new Error("the connection was closed");
+    return value;
+  }
+
   /**
    * Drops the connection and waits before the next, or gives up.
    * @param {any} error
    */
   async lose(error) {
-    this.reader?.cancel().catch(() => {});
-    this.reader = null;
+    this.cancel();
+    this.signal.throwIfAborted();
     if (error instanceof Failure) throw error;
     if (this.progress >= PROGRESS) this.failures = 0;
     this.progress = 0;
     this.failures += 1;
     if (this.failures >= ATTEMPTS || !navigator.onLine) throw unreachable(this.url, error);
-    await pause(error.retryAfterMs ?? FIRST_PAUSE_MS * 2 ** (this.failures - 1));
+    await pause(error.retryAfterMs ?? FIRST_PAUSE_MS * 2 ** (this.failures - 1), this.signal);
   }
 
   /** @returns {Promise<ReadableStreamDefaultReader<Uint8Array>>} */
@@ -94,36 +103,70 @@ export class Stream {
     const whole = this.at === 0 && (this.total === undefined || this.end === this.total);
     /** @type {Record<string, string>} */
     const headers = whole ? {} : { Range: `bytes=${this.at}-${this.end - 1}` };
-    const reply = await fetch(this.url, { headers, cache: this.cache });
+    this.connection = new AbortController();
+    const signal = AbortSignal.any([this.signal, this.connection.signal]);
+    const reply = await fetch(this.url, { headers, cache: this.cache, signal });
     check(this.url, reply);
     if (!reply.body) throw new Error("an empty answer");
     this.skip = reply.status === 206 ? 0 : this.at;
     return reply.body.getReader();
   }
 
-  /** Ends it early. */
+  /** Drops the connection. */
   cancel() {
-    this.reader?.cancel().catch(() => {});
+    this.connection.abort();
     this.reader = null;
   }
 }
 
 /**
+ * What a promise gives, if it does so in time.
+ * @template T
+ * @param {Promise<T>} promise
+ * @returns {Promise<T>}
+ */
+async function inTime(promise) {
+  /** @type {number | undefined} */
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`nothing came for ${STALL_MS / 1000} s`)), STALL_MS);
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** @param {number} ms @param {AbortSignal} signal */
+function pause(ms, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    const end = () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    };
+    signal.addEventListener("abort", end, { once: true });
+  });
+}
+
+/**
  * A small file; null where there is none.
  * @param {string} url
+ * @param {AbortSignal} signal
  * @param {RequestCache} cache
  */
-export async function small(url, cache = "no-cache") {
+export async function small(url, signal, cache = "no-cache") {
   for (let failures = 1; ; failures += 1) {
     try {
-      const reply = await fetch(url, { cache });
+      const reply = await inTime(fetch(url, { cache, signal }));
       if (reply.status === 404 || reply.status === 403) return null;
       check(url, reply);
       return new Uint8Array(await reply.arrayBuffer());
     } catch (error) {
       if (error instanceof Failure) throw error;
       if (failures === 3 || !navigator.onLine) throw unreachable(url, error);
-      await pause(FIRST_PAUSE_MS * 2 ** failures);
+      await pause(FIRST_PAUSE_MS * 2 ** failures, signal);
     }
   }
 }

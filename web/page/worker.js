@@ -1,6 +1,6 @@
 // Owns the engine: everything that takes long happens here, so that the page stays awake.
 //
-// The page sends {type: "load" | "answer" | "stop" | "verify" | "free" | "usage", ...}; what it gets back is below.
+// The page sends {type: "load" | "cancel" | "answer" | "stop" | "verify" | "free" | "usage", ...}; what it gets back is below.
 
 import { sha256 } from "./digest.js";
 import { Failure, told } from "./failure.js";
@@ -9,65 +9,86 @@ import init, { Chat, Manifest } from "./packlight.js";
 import { openStore } from "./store.js";
 
 /** Often enough to look alive. */
-const PROGRESS_MS = 100;
+const PROGRESS_MS = 200;
 const IS_HASH = /^[0-9a-f]{64}$/;
 
 const send = (/** @type {string} */ type, /** @type {object} */ data = {}) => postMessage({ type, ...data });
 
-const engine = init({ module_or_path: new URL("packlight_bg.wasm", import.meta.url) });
+/** Once it could be fetched. @type {Promise<WebAssembly.Exports> | null} */
+let engine = null;
+/** What is loaded, or being loaded, comes from these. @type {Files | null} */
+let files = null;
 /** @type {Chat | null} */
 let chat = null;
 let stopping = false;
 
-/** A bundle onto the GPU: {planned}, {progress}*, {noted}*, {loaded} or {failed}. */
+/** The engine's memory. */
+async function started() {
+  engine ??= init({ module_or_path: new URL("packlight_bg.wasm", import.meta.url) });
+  try {
+    return (await engine).memory;
+  } catch (error) {
+    engine = null;
+    throw new Failure(`the engine cannot be fetched: ${error.message}`, "load again once there is a network");
+  }
+}
+
+/** A bundle onto the GPU: {planned}, {described}, {progress}*, {noted}*, {loaded} or {failed}. */
 async function load({ url, keep, context }) {
+  files?.close();
   chat?.free();
   chat = null;
-  const { memory } = await engine;
-  const store = keep ? await openStore() : null;
   const progress = { received: 0, uploaded: 0 };
-  let last = 0;
-  const tell = () => {
-    if (performance.now() - last < PROGRESS_MS) return;
-    last = performance.now();
-    send("progress", progress);
-  };
-  const files = new Files(url, store, {
+  const store = keep ? await openStore() : null;
+  const coming = new Files(url, store, {
     planned: (plan) => send("planned", plan),
-    received: (bytes) => {
-      progress.received += bytes;
-      tell();
-    },
+    received: (bytes) => (progress.received += bytes),
   });
+  files = coming;
+  const timer = setInterval(() => send("progress", progress), PROGRESS_MS);
   try {
-    const described = await files.open((json) => {
-      const manifest = new Manifest(json);
-      return { ...JSON.parse(new TextDecoder().decode(json)), manifest };
-    });
-    if (files.offline) send("noted", { text: "The server cannot be reached; the bundle is as it was downloaded." });
-    if (keep && !store) send("noted", { text: "This browser keeps no files here (a private window?): nothing will be cached." });
-    if (described) {
-      send("described", { scheme: described.scheme, requires: described.requires });
-      await described.manifest.check(context);
-      described.manifest.free();
-    } else {
-      send("noted", {
-        text: "A plain MLC bundle without packlight.json: its files have no SHA-256 and are not verified. MD5 sums show accidents only. Nothing is cached here.",
-      });
+    const memory = await started();
+    const loaded = await chatOf(coming, context, (bytes) => (progress.uploaded += bytes));
+    // It was cancelled when there was nothing left to read.
+    if (coming.failure) {
+      loaded.free();
+      throw coming.failure;
     }
-    chat = await Chat.load(files, described !== null, context, Math.floor(Date.now() / 1000), (bytes) => {
-      progress.uploaded += bytes;
-      tell();
-    });
+    chat = loaded;
+    send("progress", progress);
+    const about = { ...JSON.parse(chat.about), device: await device() };
+    send("loaded", { about, memory: memory.buffer.byteLength, store: store?.kind ?? null });
   } catch (error) {
     // What the engine says of an error of the files knows less than they do.
-    throw files.failure ?? error;
+    const failure = coming.failure ?? error;
+    coming.close();
+    throw failure;
   } finally {
-    if (!chat) files.close();
+    clearInterval(timer);
   }
-  send("progress", progress);
-  const about = { ...JSON.parse(chat.about), device: await device() };
-  send("loaded", { about, memory: memory.buffer.byteLength, store: store?.kind ?? null });
+}
+
+/** @param {Files} files @param {number} context @param {(bytes: number) => void} uploaded */
+async function chatOf(files, context, uploaded) {
+  const described = await files.open((json) => {
+    const manifest = new Manifest(json);
+    return { ...JSON.parse(new TextDecoder().decode(json)), manifest };
+  });
+  if (files.offline) send("noted", { text: "The server cannot be reached; the bundle is as it was downloaded." });
+  if (described) {
+    const { scheme, requires, manifest } = described;
+    send("described", { scheme, requires });
+    await manifest.check(context);
+    manifest.free();
+    if (!files.store && requires?.host_bytes > 0) {
+      send("noted", { text: "Each token of this model needs rows of its tables. Nothing is kept here, so they come from the server as it answers, which is slow." });
+    }
+  } else {
+    send("noted", {
+      text: "A plain MLC bundle without packlight.json: its files have no SHA-256 and are not verified. MD5 sums show accidents only. Nothing is cached here.",
+    });
+  }
+  return Chat.load(files, described !== null, context, Math.floor(Date.now() / 1000), uploaded);
 }
 
 /** The GPU in the browser's words, of which the engine sees none. */
@@ -85,8 +106,14 @@ async function answer({ messages, tokens, sampling }) {
     if (text) send("piece", { text });
     return stopping;
   };
-  const json = await chat.answer(JSON.stringify(messages), tokens, JSON.stringify(sampling), hear);
-  send("answered", { answer: JSON.parse(json) });
+  // Whatever failed at another time may work now.
+  if (files) files.failure = null;
+  try {
+    const json = await chat.answer(JSON.stringify(messages), tokens, JSON.stringify(sampling), hear);
+    send("answered", { answer: JSON.parse(json) });
+  } catch (error) {
+    throw files?.failure ?? error;
+  }
 }
 
 /** Hashes all that is kept, and removes what is damaged: {verifying}*, then {verified}. */
@@ -111,10 +138,12 @@ async function verify() {
   await usage();
 }
 
-/** Removes all that is kept. */
+/** Removes all that is kept: {freed}. */
 async function free() {
   const store = await openStore();
   for (const name of (await store?.sizes())?.keys() ?? []) await store.remove(name);
+  const left = (await store?.sizes()) ?? new Map();
+  send("freed", { left: left.size });
   await usage();
 }
 
@@ -130,6 +159,10 @@ const tasks = { load, answer, verify, free, usage };
 addEventListener("message", async ({ data }) => {
   if (data.type === "stop") {
     stopping = true;
+    return;
+  }
+  if (data.type === "cancel") {
+    if (!chat) files?.close(new Failure("loading was cancelled", "what was downloaded is kept: load again, and it goes on from there"));
     return;
   }
   try {

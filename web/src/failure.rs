@@ -30,6 +30,11 @@ pub(crate) fn plain(error: impl std::error::Error) -> Failure {
     Failure::new(&error, None)
 }
 
+/// An error of a manifest.
+pub(crate) fn unreadable(error: impl std::error::Error) -> Failure {
+    Failure::new(&error, Some("the bundle is damaged, or made by a newer packlight than this page"))
+}
+
 impl From<Failure> for JsValue {
     /// An `Error` with a property `hint`.
     fn from(failure: Failure) -> Self {

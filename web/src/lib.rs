@@ -19,7 +19,7 @@ use serde_json::json;
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 
-use failure::{Failure, plain};
+use failure::{Failure, plain, unreadable};
 use files::{Files, HostFiles};
 
 /// `packlight.json`, validated: its JSON is what docs/packlight-json.md says, and its files make up a whole bundle.
@@ -31,15 +31,14 @@ impl Manifest {
     /// From its bytes.
     #[wasm_bindgen(constructor)]
     pub fn new(json: &[u8]) -> Result<Manifest, JsValue> {
-        Ok(Self(Packlight::parse(json).map_err(plain)?))
+        Ok(Self(Packlight::parse(json).map_err(unreadable)?))
     }
 
-    /// Whether this device can run the model with room for `context` tokens: everything that can be known before a
-    /// byte of it is downloaded.
+    /// Whether this device can run the model with room for `context` tokens, before a byte of it is downloaded.
     pub async fn check(&self, context: u32) -> Result<(), JsValue> {
         let Some(about) = &self.0.about else { return Ok(()) };
         let caps = Gpu::open(None).await.map_err(Failure::from)?.caps();
-        let assignment = about.assignment().map_err(plain)?;
+        let assignment = about.assignment().map_err(unreadable)?;
         let plan = Plan::lower(&about.model, &assignment);
         Placement::new(&plan, &caps).map_err(|error| Failure::from(GpuError::from(error)))?;
         let fits = largest_capacity(&plan, &caps).context;
@@ -74,10 +73,10 @@ impl Chat {
         // Without a manifest there are MD5 sums of shards, which only a reader of whole shards can compare.
         let trust = if verified { Trust::Everything } else { Trust::Nothing };
         let bundle = Bundle::open(HostFiles(files), trust).await.map_err(Failure::from)?;
-        let text = Text::of(&bundle).await.map_err(plain)?;
-        let text = text.ok_or_else(|| {
+        let no_tokenizer = || {
             Failure::new(&"the bundle has no tokenizer.json", Some("it can only run on token ids"))
-        })?;
+        };
+        let text = Text::of(&bundle).await.map_err(plain)?.ok_or_else(no_tokenizer)?;
         let text = text.with_date(Date::from_unix_seconds(seconds.into()));
         let engine = Engine::load(&bundle, Device::Gpu, None, context, |bytes| {
             // A page that fails to show progress is no reason to stop.
@@ -97,8 +96,8 @@ impl Chat {
     }
 
     /// Answers a conversation, `[{role, content}]`, with at most so many tokens, chosen as `sampling` says (what it leaves
-    /// out is as for the likeliest token); `hear` is called with each piece of text and breaks off by returning
-    /// true. Returns `{tokens, text, finish, prompt_tokens, cached_tokens, prefill_s, decode_s, tokens_per_s}`.
+    /// out is as for the likeliest token); `hear` is called with each piece of text, with none while the prompt is
+    /// read, and breaks off by returning true. Returns `{tokens, text, finish, prompt_tokens, cached_tokens, prefill_s, decode_s, tokens_per_s}`.
     pub async fn answer(
         &mut self,
         messages: &str,
@@ -110,15 +109,13 @@ impl Chat {
         let sampling: Sampling = serde_json::from_str(sampling).map_err(plain)?;
         let prompt = self.text.conversation(&messages).map_err(plain)?;
         let (used, context) = (prompt.len(), self.engine.context());
-        let room = u32::try_from(used).ok().and_then(|used| context.checked_sub(used));
-        let room = room.filter(|&room| room > 0).ok_or_else(|| {
+        let limit = Limit::after(used, context, max_tokens).ok_or_else(|| {
             let message = format!(
                 "the conversation has {used} tokens, which leaves no room for an answer in a context of {context}"
             );
             Failure::new(&message, Some("begin a new conversation, or load with a longer context"))
         })?;
         let manner = Manner { text: Some(&self.text), stops: self.text.stops(), sampling };
-        let limit = Limit::new(max_tokens, u32::MAX, room);
         let hear = |piece: &str| match hear.call1(&JsValue::NULL, &JsValue::from_str(piece)) {
             Ok(stop) if stop.is_falsy() => ControlFlow::Continue(()),
             // Nobody listens any more.

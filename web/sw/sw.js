@@ -52,20 +52,24 @@ async function answer(request, name) {
 function manifestOf(folder) {
   const known = manifests.get(folder);
   if (known && Date.now() - known.asked < FRESH_MS) return known.manifest;
-  const manifest = readManifest(folder + MANIFEST);
+  // Where it cannot be asked for again, what was known stays.
+  const manifest = readManifest(folder + MANIFEST).then((found) => found ?? known?.manifest ?? null);
   manifests.set(folder, { manifest, asked: Date.now() });
   manifest.catch(() => manifests.delete(folder));
   return manifest;
 }
 
 /**
+ * A manifest; null where there is none: hosts say so with 404, with 403, with a web page, or with an answer that other
+ * sites may not read, which is an error without a word.
  * @param {string} url
  * @returns {Promise<Manifest | null>}
  */
 async function readManifest(url) {
-  const reply = await fetch(url, { cache: "no-cache" });
-  if (reply.status === 404 || reply.status === 403) return null;
+  const reply = await fetch(url, { cache: "no-cache" }).catch(() => null);
+  if (!reply || reply.status === 404 || reply.status === 403) return null;
   if (!reply.ok) throw new Error(`${url}: the server answered ${reply.status}`);
+  if (reply.headers.get("Content-Type")?.startsWith("text/html")) return null;
   const manifest = await reply.json();
   if (manifest.schema_version !== 1) throw new Error(`${url}: schema_version ${manifest.schema_version}; this service worker reads 1`);
   return manifest;

@@ -10,6 +10,9 @@ use rayon::prelude::*;
 use super::{BundleError, Trust};
 use crate::source::Source;
 
+/// Bytes of a file that are reserved before any of it is read.
+const MOST_RESERVED: u64 = 64 << 20;
+
 /// The files of a bundle.
 #[derive(Debug)]
 pub(super) struct Files<S> {
@@ -49,7 +52,11 @@ impl<S: Source> Files<S> {
         let Some(manifest) = &self.manifest else { return Ok(self.source.file(name).await?) };
         let mut bytes = None;
         for file in manifest.parts(name) {
-            let bytes = bytes.get_or_insert_with(Vec::new);
+            let whole = file.holds.as_ref().map_or(file.bytes, |span| span.bytes);
+            // As much as there will be, not up to twice of it; what a manifest claims is not allocated on its word alone.
+            let bytes = bytes.get_or_insert_with(|| {
+                Vec::with_capacity(usize::try_from(whole.min(MOST_RESERVED)).unwrap_or_default())
+            });
             for i in 0..file.sha256.len() {
                 bytes.extend(self.chunk(manifest, file, i).await?);
             }

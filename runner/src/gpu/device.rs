@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::caps::{Caps, Feature};
 use super::error::GpuError;
+use super::readback::awaited;
 use super::trust;
 
 /// An adapter, in words.
@@ -147,6 +148,15 @@ impl Gpu {
         }
     }
 
+    /// Waits until everything that was submitted is done, in a browser too.
+    pub(crate) async fn settle(&self, doing: &str) -> Result<(), GpuError> {
+        let (done, is_done) = awaited();
+        self.queue.on_submitted_work_done(move || done(()));
+        self.wait(None, doing)?;
+        is_done.await;
+        self.check(doing)
+    }
+
     /// Runs `create` and waits for the device's verdict on it.
     pub(super) async fn scoped<T>(
         &self,
@@ -225,6 +235,11 @@ async fn found() -> Vec<wgpu::Adapter> {
 }
 
 impl Adapter {
+    /// Whether it is known to be a GPU; browsers do not tell.
+    pub(crate) fn is_hardware(&self) -> bool {
+        matches!(self.device_type, "discrete GPU" | "integrated GPU")
+    }
+
     fn of(info: &wgpu::AdapterInfo) -> Self {
         Self {
             name: info.name.clone(),

@@ -8,6 +8,7 @@ pub mod sample;
 pub mod stop;
 pub mod template;
 pub mod tokenizer;
+mod tokenizer_file;
 
 pub use bundle::{Text, TextError};
 pub use chat::{ChatError, ChatFormat};

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::tokenizer_file;
+
 /// Why text and tokens could not be turned into each other.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -15,7 +17,7 @@ pub enum TokenizerError {
 }
 
 /// The tokenizers crate has no error type of its own.
-type Source = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// A tokenizer that never truncates or pads.
 pub struct Tokenizer {
@@ -53,10 +55,7 @@ impl SpecialTokens {
 impl Tokenizer {
     /// From the bytes of a `tokenizer.json`.
     pub fn from_bytes(json: &[u8]) -> Result<Self, TokenizerError> {
-        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(TokenizerError::File)?;
-        // Files often carry the settings of some training run, which would cut a prompt without a word.
-        inner.with_padding(None).with_truncation(None).map_err(TokenizerError::File)?;
-        Ok(Self { inner })
+        Ok(Self { inner: tokenizer_file::read(json).map_err(TokenizerError::File)? })
     }
 
     /// Ids of a text that already holds its special tokens, such as a rendered chat.
