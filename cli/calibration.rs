@@ -95,7 +95,7 @@ pub(crate) fn cut(conversion: &Conversion<'_>, text: &str) -> anyhow::Result<Win
             Hinted::new(message, "add the file, or use --codes best, which needs no text").into()
         );
     }
-    let tokenizer = Tokenizer::from_bytes(&fs_err::read(path)?)?;
+    let tokenizer = Tokenizer::from_bytes(fs_err::read(path)?)?;
     let settings = checkpoint.json("tokenizer_config.json")?.unwrap_or_default();
     let beginning = tokenizer.beginning(&SpecialTokens::from_config(&settings))?;
     let tokens = tokenizer.encode(text)?;

@@ -39,6 +39,11 @@ export class Tab {
     await this.page.reload();
   }
 
+  /** Makes timers of the worker run so many times as fast. @param {number} factor */
+  hurry(factor) {
+    return this.inWorker(`const wait = setTimeout; self.setTimeout = (then, ms) => wait(then, ms / ${factor});`);
+  }
+
   /** Presses Load and waits until it is over; returns what the page then says. */
   async load() {
     const before = await this.count(["loaded", "failed"]);
@@ -64,18 +69,32 @@ export class Tab {
     return text;
   }
 
-  /** Asks something in a new conversation; returns the answer as the worker gave it. @param {string} prompt */
-  async ask(prompt, tokens = 16) {
+  /** Asks something in a new conversation; returns what came of it. @param {string} prompt */
+  async sends(prompt, tokens = 16) {
     await this.page.getByRole("button", { name: "New" }).click();
     await this.page.getByLabel("Tokens").fill(String(tokens));
     const before = await this.count(["answered", "failed"]);
     await this.page.getByRole("textbox", { name: "Message" }).fill(prompt);
     await this.page.keyboard.press("Enter");
-    const data = await this.next(["answered", "failed"], before);
+    return this.next(["answered", "failed"], before);
+  }
+
+  /** The same, and has to be answered; returns the answer as the worker gave it. @param {string} prompt */
+  async ask(prompt, tokens) {
+    const data = await this.sends(prompt, tokens);
     assert.equal(data.type, "answered", data.message);
     const shown = await this.page.locator("#messages .assistant > div").last().innerText();
     assert.equal(shown.trim(), data.answer.text.trim());
     return data.answer;
+  }
+
+  /** Goes on with the Tab key until something has the focus. @param {string} id */
+  async reach(id, key = "Tab") {
+    for (let i = 0; i < 30; i += 1) {
+      await this.page.keyboard.press(key);
+      if ((await this.page.evaluate(() => document.activeElement?.id)) === id) return;
+    }
+    assert.fail(`${key} does not reach ${id}`);
   }
 
   /** Presses a button and waits for what the status line says. @param {string} button @param {RegExp} status */

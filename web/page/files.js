@@ -2,16 +2,18 @@
 // there is a packlight.json; that of a plain MLC bundle's files nobody knows.
 //
 // Memory: a chunk of at most 64 MiB (8 as packlight writes them) per connection, and what a connection has received.
-// Connections are as few as keep that within IN_FLIGHT_BYTES.
+// Connections are as few as keep that within IN_FLIGHT_BYTES, since browsers copy what they hash and write, and let copies
+// gather: four of 8 MiB took 150 MB. One chunk is written at a time.
 
 import { sha256 } from "./digest.js";
 import { Failure } from "./failure.js";
+import { giveBack } from "./memory.js";
 import { noSpace } from "./store.js";
 import { Stream, small } from "./stream.js";
 
-/** As many as WebLLM has, which hosts therefore bear. */
+/** As many as WebLLM has, which hosts therefore bear; two, where chunks are of 8 MiB. */
 const CONNECTIONS = 4;
-const IN_FLIGHT_BYTES = 64 << 20;
+const IN_FLIGHT_BYTES = 16 << 20;
 /** Chunks that are held where nothing is kept, for what is read in small pieces. */
 const HELD_BYTES = 32 << 20;
 const MANIFEST = "packlight.json";
@@ -25,7 +27,8 @@ export class Files {
   /**
    * @param {string} url the bundle's folder, with a slash at its end
    * @param {import("./store.js").Store | null} store
-   * @param {{planned: (plan: {bytes: number, cached: number}) => void, received: (bytes: number) => void}} hear
+   * @param {{planned: (plan: {bytes: number, cached: number}) => void, received: (bytes: number) => void,
+   *   absent: (path: string) => void}} hear
    */
   constructor(url, store, hear) {
     this.url = url;
@@ -47,6 +50,10 @@ export class Files {
     this.arrived = new EventTarget();
     /** Streams of files that are read as they come, by path. @type {Map<string, {stream: Stream, at: number}>} */
     this.streams = new Map();
+    /** Ends with the last write to the store. @type {Promise<void>} */
+    this.writing = Promise.resolve();
+    /** What the engine was given last. @type {Uint8Array | null} */
+    this.lent = null;
     /** By hash, the latest used last. @type {Map<string, Uint8Array>} */
     this.held = new Map();
   }
@@ -100,7 +107,18 @@ export class Files {
   /** @param {string} path */
   async file(path) {
     if (path === MANIFEST) return this.json;
-    return this.keepFailure(this.small(path, "default"));
+    try {
+      return await this.small(path, "default");
+    } catch (error) {
+      // Without packlight.json nobody knows which files there are, and a host that was read from may have said that this is
+      // none of them in a way that other sites may not read.
+      if (!this.json && error.unreachable && navigator.onLine) {
+        this.hear.absent(path);
+        return null;
+      }
+      this.fail(error);
+      throw error;
+    }
   }
 
   /** @param {string} path @param {RequestCache} cache */
@@ -108,9 +126,15 @@ export class Files {
     return small(this.url + encodeURIComponent(path), this.ending.signal, cache);
   }
 
-  /** @param {string} path @param {number} start @param {number} end */
+  /**
+   * The bytes are the engine's until it asks again: it copies them at once.
+   * @param {string} path @param {number} start @param {number} end
+   */
   async range(path, start, end) {
-    return this.keepFailure(this.json ? this.verified(path, start, end) : this.plain(path, start, end));
+    if (this.lent) giveBack(this.lent);
+    this.lent = null;
+    this.lent = await this.keepFailure(this.json ? this.verified(path, start, end) : this.plain(path, start, end));
+    return this.lent;
   }
 
   /**
@@ -174,7 +198,11 @@ export class Files {
         continue;
       }
       stream ??= this.stream(entry, i);
-      await this.store.write(hash, await this.receive(entry, i, stream));
+      const bytes = await this.receive(entry, i, stream);
+      const written = this.writing.then(() => this.store.write(hash, bytes));
+      this.writing = written.catch(() => {});
+      await written;
+      giveBack(bytes);
       this.wake();
     }
     stream?.cancel();

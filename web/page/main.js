@@ -175,15 +175,17 @@ for (const task of ["verify", "free"]) {
 
 // What the worker says.
 
+/** As if it had not been asked; the question can be changed and sent again. */
+function unask() {
+  answering?.parentElement?.previousElementSibling?.remove();
+  answering?.parentElement?.remove();
+  at("prompt").value = messages.pop()?.content ?? "";
+  answering = null;
+}
+
 /** @param {{task: string, message: string, hint?: string}} failure */
 function failed({ task, message, hint }) {
-  if (task === "answer" && answering) {
-    // As if it had not been asked; the question can be changed and sent again.
-    answering.parentElement?.previousElementSibling?.remove();
-    answering.parentElement?.remove();
-    at("prompt").value = messages.pop()?.content ?? "";
-    answering = null;
-  }
+  if (task === "answer" && answering) unask();
   setBusy(null);
   at("messages").removeAttribute("aria-busy");
   say("");
@@ -227,7 +229,9 @@ const heard = {
     answering?.scrollIntoView({ block: "nearest" });
   },
   answered({ answer }) {
-    messages.push({ role: "assistant", content: answer.text });
+    // It was stopped before anything was said.
+    if (answer.tokens.length === 0) unask();
+    else messages.push({ role: "assistant", content: answer.text });
     if (answering) {
       if (answering.textContent !== answer.text) answering.textContent = answer.text;
       const figures = document.createElement("p");

@@ -1,13 +1,14 @@
-// What was downloaded, by its SHA-256: in the origin private file system, or in the Cache API where files cannot be
-// written (Safari before 26), or nowhere (private windows of some browsers).
+// What was downloaded, by its SHA-256: in the origin private file system, or in the Cache API where that has no files for
+// us, or nowhere (private windows of some browsers).
 //
-// An entry appears whole or not at all: a file is written beside it and takes its place when it is closed, a response is
-// put whole. So tabs cannot disturb each other, and what was interrupted leaves no trace. What is read is compared with
-// its hash all the same, by whoever reads it.
+// An entry appears whole or not at all: a file is written beside it and moved to its place, a response is put whole. So
+// tabs cannot disturb each other. What is read is compared with its hash all the same, by whoever reads it.
 
 import { Failure } from "./failure.js";
 
 const NAME = "packlight";
+/** Whether several tabs can read a file at once in this way. */
+const SHARED_HANDLES = "mode" in (/** @type {any} */ (globalThis).FileSystemSyncAccessHandle?.prototype ?? {});
 
 /**
  * @typedef {object} Store
@@ -24,7 +25,7 @@ const NAME = "packlight";
  */
 export async function openStore() {
   try {
-    if ("createWritable" in FileSystemFileHandle.prototype) {
+    if ("createSyncAccessHandle" in FileSystemFileHandle.prototype && "move" in FileSystemFileHandle.prototype) {
       const root = await navigator.storage.getDirectory();
       // What a browser without files had kept is of no use to the same one with files.
       await caches.delete(NAME);
@@ -60,21 +61,42 @@ class FileStore {
   }
 
   async read(name, start = 0, end = Infinity) {
-    const file = await gone(this.folder.getFileHandle(name).then((handle) => handle.getFile()));
-    if (!file || file.size === 0) return null;
-    const buffer = await gone(file.slice(start, Math.min(end, file.size)).arrayBuffer());
-    return buffer && new Uint8Array(buffer);
+    /** @type {any} */
+    const handle = await gone(this.folder.getFileHandle(name));
+    if (!handle) return null;
+    if (!SHARED_HANDLES) {
+      const file = await gone(handle.getFile());
+      const buffer = file && (await gone(file.slice(start, Math.min(end, file.size)).arrayBuffer()));
+      return buffer && new Uint8Array(buffer);
+    }
+    // Without the copies that a Blob makes on the way.
+    const file = await gone(handle.createSyncAccessHandle({ mode: "read-only" }));
+    if (!file) return null;
+    try {
+      const bytes = new Uint8Array(Math.min(end, file.getSize()) - start);
+      file.read(bytes, { at: start });
+      return bytes;
+    } finally {
+      file.close();
+    }
   }
 
   async write(name, bytes) {
-    let writable;
+    const part = `${name}.${crypto.randomUUID()}`;
+    /** @type {any} */
+    const handle = await this.folder.getFileHandle(part, { create: true });
     try {
-      const handle = await this.folder.getFileHandle(name, { create: true });
-      writable = await handle.createWritable();
-      await writable.write(bytes);
-      await writable.close();
+      const file = await handle.createSyncAccessHandle();
+      try {
+        if (file.write(bytes) < bytes.length) throw new DOMException("not all was written", "QuotaExceededError");
+        file.flush();
+      } finally {
+        file.close();
+      }
+      await this.remove(name);
+      await handle.move(name);
     } catch (error) {
-      await writable?.abort().catch(() => {});
+      await this.remove(part);
       throw full(error);
     }
   }

@@ -1,6 +1,7 @@
 // Bytes of a file on a host, which go on where a connection broke off.
 
 import { Failure } from "./failure.js";
+import { giveBack } from "./memory.js";
 
 /** Failures one after the other, with less than PROGRESS bytes between them, before it is given up: half a minute. */
 const ATTEMPTS = 8;
@@ -51,7 +52,12 @@ export class Stream {
       const piece = this.rest.subarray(0, length - filled);
       bytes.set(piece, filled);
       filled += piece.length;
-      this.rest = this.rest.subarray(piece.length);
+      const used = this.rest;
+      this.rest = used.subarray(piece.length);
+      if (this.rest.length === 0) {
+        this.rest = new Uint8Array();
+        giveBack(used);
+      }
     }
     return bytes;
   }

@@ -43,6 +43,7 @@ async function load({ url, keep, context }) {
   const coming = new Files(url, store, {
     planned: (plan) => send("planned", plan),
     received: (bytes) => (progress.received += bytes),
+    absent: (path) => send("noted", { text: `${path} cannot be read and is taken as not there.` }),
   });
   files = coming;
   const timer = setInterval(() => send("progress", progress), PROGRESS_MS);
@@ -130,6 +131,9 @@ async function verify() {
         await store.remove(name);
         damaged += 1;
       }
+    } else if (name.includes(".")) {
+      // Of a tab that was closed while it wrote; what is being written cannot be removed.
+      await store.remove(name);
     }
     done += bytes;
     send("verifying", { done, total });

@@ -5,8 +5,10 @@ use super::device::Gpu;
 use super::error::GpuError;
 use super::readback::{Awaited, awaited};
 
-/// The most bytes that wgpu holds for an upload. WebGPU implementations may allow 128 MiB at once; less is as fast.
-pub(super) const IN_FLIGHT_BYTES: u64 = 64 << 20;
+/// The most bytes that wgpu holds for an upload. WebGPU implementations may allow 128 MiB at once; less is as fast. Tabs
+/// of a browser have less memory to spare.
+pub(super) const IN_FLIGHT_BYTES: u64 =
+    if cfg!(target_arch = "wasm32") { 16 << 20 } else { 64 << 20 };
 
 /// What is in flight: the bytes since the last submission, and those of the one before it.
 pub(super) struct Flow {

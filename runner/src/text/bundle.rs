@@ -59,7 +59,7 @@ impl Text {
     /// Reads the text files of a bundle; `None` where it has no tokenizer.
     pub async fn of<S: Source>(bundle: &Bundle<S>) -> Result<Option<Self>, TextError> {
         let Some(tokenizer) = bundle.file("tokenizer.json").await? else { return Ok(None) };
-        let tokenizer = Tokenizer::from_bytes(&tokenizer)?;
+        let tokenizer = Tokenizer::from_bytes(tokenizer)?;
         let settings = json(bundle, "tokenizer_config.json").await?;
         let template = bundle.file("chat_template.jinja").await?;
         let template = template.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());

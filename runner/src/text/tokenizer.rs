@@ -54,7 +54,7 @@ impl SpecialTokens {
 
 impl Tokenizer {
     /// From the bytes of a `tokenizer.json`.
-    pub fn from_bytes(json: &[u8]) -> Result<Self, TokenizerError> {
+    pub fn from_bytes(json: Vec<u8>) -> Result<Self, TokenizerError> {
         Ok(Self { inner: tokenizer_file::read(json).map_err(TokenizerError::File)? })
     }
 
@@ -148,7 +148,7 @@ pub(super) mod tests {
             "pre_tokenizer": level, "post_processor": null, "decoder": level,
             "model": {"type": "BPE", "vocab": vocab, "merges": []},
         });
-        Tokenizer::from_bytes(file.to_string().as_bytes()).unwrap()
+        Tokenizer::from_bytes(file.to_string().into()).unwrap()
     }
 
     /// A BPE whose only tokens are bytes as `<0xNN>` (ids 0..=255), "▁" (256), "a" (257) and `<s>` (258).
@@ -172,7 +172,7 @@ pub(super) mod tests {
                 {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
             "model": {"type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": true, "unk_token": null},
         });
-        Tokenizer::from_bytes(file.to_string().as_bytes()).unwrap()
+        Tokenizer::from_bytes(file.to_string().into()).unwrap()
     }
 
     #[test]
@@ -207,6 +207,6 @@ pub(super) mod tests {
 
     #[test]
     fn a_broken_file_is_an_error() {
-        assert!(matches!(Tokenizer::from_bytes(b"{}"), Err(TokenizerError::File(_))));
+        assert!(matches!(Tokenizer::from_bytes(b"{}".to_vec()), Err(TokenizerError::File(_))));
     }
 }

@@ -36,6 +36,12 @@ struct Kind<'a> {
     name: Option<&'a str>,
 }
 
+/// A model as it is read.
+enum Parts {
+    Pairs(Pairs),
+    Other(ModelWrapper),
+}
+
 /// The fields of a byte-pair encoding.
 #[derive(Deserialize)]
 struct Pairs {
@@ -57,22 +63,28 @@ struct Pairs {
 struct Merge(String, String);
 
 /// Reads a `tokenizer.json`.
-pub(super) fn read(json: &[u8]) -> Result<Tokenizer, Source> {
-    let file: File<'_> = serde_json::from_slice(json)?;
+pub(super) fn read(json: Vec<u8>) -> Result<Tokenizer, Source> {
+    let file: File<'_> = serde_json::from_slice(&json)?;
     let kind: Kind<'_> = serde_json::from_str(file.model.get())?;
-    let model = match kind.name {
-        Some("BPE") => serde_json::from_str::<Pairs>(file.model.get())?.model()?.into(),
+    let parts = match kind.name {
+        Some("BPE") => Parts::Pairs(serde_json::from_str(file.model.get())?),
         // Others are smaller.
-        _ => serde_json::from_str::<ModelWrapper>(file.model.get())?,
+        _ => Parts::Other(serde_json::from_str(file.model.get())?),
     };
-    let mut tokenizer = Tokenizer::new(model);
+    let File { added_tokens, normalizer, pre_tokenizer, post_processor, decoder, .. } = file;
+    // The model takes as much again while it is made.
+    drop(json);
+    let mut tokenizer = Tokenizer::new(match parts {
+        Parts::Pairs(pairs) => pairs.model()?.into(),
+        Parts::Other(model) => model,
+    });
     tokenizer
-        .with_normalizer(file.normalizer)?
-        .with_pre_tokenizer(file.pre_tokenizer)
-        .with_post_processor(file.post_processor)
-        .with_decoder(file.decoder);
+        .with_normalizer(normalizer)?
+        .with_pre_tokenizer(pre_tokenizer)
+        .with_post_processor(post_processor)
+        .with_decoder(decoder);
     // Last, since their ids are those of the model where it has them.
-    tokenizer.add_tokens(file.added_tokens)?;
+    tokenizer.add_tokens(added_tokens)?;
     Ok(tokenizer)
 }
 
@@ -158,7 +170,7 @@ mod tests {
         for merges in [json!([["a", "b"], ["ab", "c"]]), json!(["a b", "ab c"])] {
             let json = file(&merges).to_string();
             let (ours, theirs) =
-                (read(json.as_bytes()).unwrap(), json.parse::<Tokenizer>().unwrap());
+                (read(json.clone().into()).unwrap(), json.parse::<Tokenizer>().unwrap());
             assert_eq!(ours.to_string(false).unwrap(), theirs.to_string(false).unwrap());
             let ids = ours.encode_fast("<s>ABC<new>xyab", false).unwrap().get_ids().to_vec();
             assert_eq!(ids, [0, 5, 6, 0, 4]);
@@ -170,7 +182,7 @@ mod tests {
         let mut json = file(&json!([]));
         json["model"] =
             json!({"type": "WordLevel", "vocab": {"a": 0, "<s>": 1}, "unk_token": "<s>"});
-        let tokenizer = read(json.to_string().as_bytes()).unwrap();
+        let tokenizer = read(json.to_string().into()).unwrap();
         assert_eq!(tokenizer.encode_fast("A", false).unwrap().get_ids(), [0]);
     }
 
@@ -184,7 +196,7 @@ mod tests {
             json!([1]),
             json!([["a", "c"]]),
         ] {
-            assert!(read(file(&merges).to_string().as_bytes()).is_err(), "{merges}");
+            assert!(read(file(&merges).to_string().into()).is_err(), "{merges}");
         }
     }
 }
