@@ -10,6 +10,8 @@ use packlight_formats::manifest::ManifestError;
 pub enum HttpError {
     #[error("`{url}` is not an address of a bundle: {reason}")]
     Address { url: String, reason: &'static str },
+    #[error("HF_ENDPOINT `{url}` cannot be used: {reason}")]
+    Endpoint { url: String, reason: &'static str },
     #[error("`{url}` cannot be reached: {reason}")]
     Unreachable { url: String, reason: String },
     #[error("`{url}`: TLS failed: {reason}")]
@@ -71,6 +73,9 @@ impl HttpError {
         Some(match self {
             Self::Address { .. } => {
                 "give the folder's URL, like https://host/bundle/ or hf://owner/name@revision".into()
+            }
+            Self::Endpoint { .. } => {
+                "give the mirror alone, like https://mirror.example; a token goes into HF_TOKEN".into()
             }
             Self::Unreachable { .. } => {
                 "check the name and the network; what was downloaded is kept, so run it again".into()
