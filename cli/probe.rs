@@ -15,7 +15,7 @@ pub(crate) fn run(args: &ProbeArgs) -> anyhow::Result<bool> {
     })?;
     let client = place::client()?;
     let folder = address.folder(client.hub());
-    let report = probe(&client, &folder)?;
+    let report = probe(client, &folder)?;
     if args.json {
         let mut json = serde_json::to_value(&report)?;
         json["ok"] = report.ok().into();

@@ -102,6 +102,10 @@ impl Hub {
         Self { endpoint: endpoint.trim_end_matches('/').into(), token }
     }
 
+    pub(crate) fn without_token(self) -> Self {
+        Self { token: None, ..self }
+    }
+
     /// `<endpoint>/owner/name/resolve/<revision>/`.
     pub(crate) fn folder(&self, id: &str, revision: &str) -> String {
         format!("{}/{id}/resolve/{}/", self.endpoint, encode(revision))

@@ -56,6 +56,11 @@ impl Client {
         Self { agent: config.into(), hub, policy, answered: AtomicBool::new(false) }
     }
 
+    /// The same without the token: it meets hosts as anybody does.
+    pub(crate) fn anonymous(self) -> Self {
+        Self { hub: self.hub.without_token(), ..self }
+    }
+
     /// The hub that `hf://` means.
     pub fn hub(&self) -> &Hub {
         &self.hub

@@ -205,6 +205,23 @@ fn a_closed_repository_asks_for_a_token() {
     }
 }
 
+/// Nobody who opens a page has a token, so a repository that needs one is no host for pages.
+#[test]
+fn a_private_repository_fails_the_probe() {
+    let cors = ("Access-Control-Allow-Origin", "*".to_owned());
+    let host = Host::new(hub(&files(bundle())), move |asked: &Asked| {
+        if asked.headers.contains_key("authorization") {
+            Answer::With(vec![cors.clone()])
+        } else {
+            Answer::Status(401, vec![])
+        }
+    });
+    let cache = TempDir::new().unwrap();
+    with_hub(&host.url(), cache.path(), &["inspect", "hf://o/n"]).ok();
+    let error = with_hub(&host.url(), cache.path(), &["probe", "hf://o/n"]).fails(2);
+    assert!(error.contains("refused (401)") && error.contains("let anyone read"), "{error}");
+}
+
 #[test]
 fn what_is_no_checkpoint_is_said() {
     let root = BTreeMap::from([
