@@ -112,6 +112,11 @@ impl Files for Distant {
     }
 }
 
+/// Files that are the same in a checkpoint and in a bundle.
+pub(crate) fn sidecars() -> Vec<&'static str> {
+    TOKENIZER_FILES.into_iter().chain(SETTINGS).collect()
+}
+
 /// The folder of a checkpoint, which is downloaded first where it is on the hub.
 pub(crate) fn checkpoint<'a>(
     argument: &'a Path,
@@ -133,9 +138,8 @@ fn fetch(
     cache_folder: &CacheFolder,
 ) -> anyhow::Result<std::path::PathBuf> {
     let cache = cache(cache_folder)?;
-    let sidecars: Vec<&str> = TOKENIZER_FILES.into_iter().chain(SETTINGS).collect();
     let bar = Bar(progress::bytes(0, "downloading"));
-    let (folder, offline) = download(&client()?, &cache, repository, &sidecars, &bar)?;
+    let (folder, offline) = download(&client()?, &cache, repository, &sidecars(), &bar)?;
     bar.0.finish_and_clear();
     if let Some(error) = offline {
         eprintln!("note: going on with what was downloaded before: {error}");
