@@ -238,6 +238,11 @@ fn etag(metadata: &std::fs::Metadata) -> String {
 /// One range as first byte and end; an error where no byte of it exists. Several, or nonsense, ask for the whole file.
 fn parse_range(value: &str, bytes: u64) -> Option<Result<(u64, u64), ()>> {
     let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
+    // Rust reads `+1` as a number, too.
+    let is_number = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    if !is_number(first) || !is_number(last) {
+        return None;
+    }
     let (start, end) = match (first.parse::<u64>().ok(), last.parse::<u64>().ok()) {
         (Some(first), Some(last)) if first <= last => (first, last.saturating_add(1).min(bytes)),
         (Some(first), None) if last.is_empty() => (first, bytes),
@@ -262,10 +267,17 @@ mod tests {
         for unsatisfiable in ["bytes=100-", "bytes=100-200", "bytes=-0"] {
             assert_eq!(read(unsatisfiable), Some(Err(())), "{unsatisfiable}");
         }
-        for whole in
-            ["bytes=0-1,5-6", "bytes=5-1", "lines=0-1", "bytes=-", "bytes=a-b", "bytes=+1-2"]
-        {
-            assert!(read(whole).is_none_or(|range| range.is_ok()), "{whole}");
+        for whole in [
+            "bytes=0-1,5-6",
+            "bytes=5-1",
+            "lines=0-1",
+            "bytes=-",
+            "bytes=a-b",
+            "bytes=+1-2",
+            "bytes=1-+2",
+            "bytes=-+2",
+        ] {
+            assert_eq!(read(whole), None, "{whole}");
         }
     }
 }
