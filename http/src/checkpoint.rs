@@ -135,7 +135,10 @@ fn list(client: &Client, repository: &Repository) -> Result<Listing, HttpError> 
     let Repository { id, revision } = repository;
     let hub: &Hub = client.hub();
     let url = hub.api(id, "revision", revision);
-    let (json, _) = client.small(&url, &[], MAX_LISTING)?;
+    let (json, _) = client.small(&url, &[], MAX_LISTING).map_err(|error| match error {
+        HttpError::Missing { .. } => HttpError::Repository { repository: repository.to_string() },
+        error => error,
+    })?;
     let Revision { sha: commit } = parse(&url, &json)?;
     if commit.is_empty() || !commit.bytes().all(|b| b.is_ascii_alphanumeric()) {
         let reason = format!("`{commit}` is not a commit");

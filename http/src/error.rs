@@ -46,6 +46,8 @@ pub enum HttpError {
     TooLong { url: String, limit: u64 },
     #[error("`{url}`: {reason}")]
     Unexpected { url: String, reason: String },
+    #[error("`{repository}` does not exist, or may not be read")]
+    Repository { repository: String },
     #[error("`{repository}` is not a checkpoint: {reason}")]
     Checkpoint { repository: String, reason: String },
     #[error(transparent)]
@@ -107,6 +109,9 @@ impl HttpError {
             Self::Hash { .. } => "run it again: the file is downloaded anew".into(),
             Self::TooLong { .. } | Self::Unexpected { .. } => {
                 "is that the right address, and does it speak the hub's API?".into()
+            }
+            Self::Repository { .. } => {
+                "check owner, name and revision; of a private repository the hub says the same, unless HF_TOKEN holds a token that may read it".into()
             }
             Self::Checkpoint { .. } => {
                 "packlight reads config.json with model.safetensors, whole or in files with an index".into()

@@ -280,6 +280,16 @@ fn a_closed_repository_asks_for_a_token() {
     }
 }
 
+#[test]
+fn a_repository_that_is_not_there_is_said() {
+    let host = Host::new(BTreeMap::new(), |_| Answer::Honest);
+    let cache = TempDir::new().unwrap();
+    let error =
+        with_hub(&host.url(), cache.path(), &["convert", "hf://o/typo", "--dry-run"]).fails(2);
+    assert!(error.contains("`hf://o/typo@main` does not exist"), "{error}");
+    assert!(error.contains("hint: check owner") && error.contains("HF_TOKEN"), "{error}");
+}
+
 /// Nobody who opens a page has a token, so a repository that needs one is no host for pages.
 #[test]
 fn a_private_repository_fails_the_probe() {
