@@ -8,7 +8,8 @@ use std::path::Path;
 use indicatif::ProgressBar;
 use packlight_formats::chat_config::TOKENIZER_FILES;
 use packlight_http::{
-    Address, Cache, Client, Hub, Policy, Progress, Remote, Repository, Uncached, download,
+    Address, Cache, Client, HttpError, Hub, Policy, Progress, Remote, Repository, Uncached,
+    download,
 };
 use packlight_pack::Files;
 use packlight_runner::source::{Folder, Source, SourceError};
@@ -23,8 +24,8 @@ pub(crate) fn address(argument: &Path) -> anyhow::Result<Option<Address>> {
     Ok(argument.to_str().map(Address::parse).transpose()?.flatten())
 }
 
-pub(crate) fn client() -> Client {
-    Client::new(Hub::from_env(), Policy::default())
+pub(crate) fn client() -> Result<Client, HttpError> {
+    Ok(Client::new(Hub::from_env()?, Policy::default()))
 }
 
 pub(crate) fn cache(folder: &CacheFolder) -> Result<Cache, Hinted> {
@@ -46,7 +47,7 @@ impl Place {
         let Some(address) = address(argument)? else {
             return Ok(Self::Folder(Folder::new(argument)));
         };
-        let client = client();
+        let client = client()?;
         let folder = address.folder(client.hub());
         let remote = Remote::open(client, folder, cache(cache_folder)?)?;
         if let Some(error) = remote.offline() {
@@ -86,10 +87,10 @@ impl Source for Place {
 pub(crate) struct Distant(Uncached);
 
 impl Distant {
-    pub(crate) fn new(address: &Address) -> Self {
-        let client = client();
+    pub(crate) fn new(address: &Address) -> Result<Self, HttpError> {
+        let client = client()?;
         let folder = address.folder(client.hub());
-        Self(Uncached::new(client, folder))
+        Ok(Self(Uncached::new(client, folder)))
     }
 }
 
@@ -109,6 +110,11 @@ impl Files for Distant {
     fn names(&self) -> io::Result<Option<Vec<String>>> {
         Ok(None)
     }
+}
+
+/// Files that are the same in a checkpoint and in a bundle.
+pub(crate) fn sidecars() -> Vec<&'static str> {
+    TOKENIZER_FILES.into_iter().chain(SETTINGS).collect()
 }
 
 /// The folder of a checkpoint, which is downloaded first where it is on the hub.
@@ -132,9 +138,8 @@ fn fetch(
     cache_folder: &CacheFolder,
 ) -> anyhow::Result<std::path::PathBuf> {
     let cache = cache(cache_folder)?;
-    let sidecars: Vec<&str> = TOKENIZER_FILES.into_iter().chain(SETTINGS).collect();
     let bar = Bar(progress::bytes(0, "downloading"));
-    let (folder, offline) = download(&client(), &cache, repository, &sidecars, &bar)?;
+    let (folder, offline) = download(&client()?, &cache, repository, &sidecars(), &bar)?;
     bar.0.finish_and_clear();
     if let Some(error) = offline {
         eprintln!("note: going on with what was downloaded before: {error}");

@@ -13,9 +13,9 @@ pub(crate) fn run(args: &ProbeArgs) -> anyhow::Result<bool> {
         let message = format!("`{}` is not a URL", args.url);
         Hinted::new(message, "`packlight serve BUNDLE` gives a folder one")
     })?;
-    let client = place::client();
+    let client = place::client()?;
     let folder = address.folder(client.hub());
-    let report = probe(&client, &folder)?;
+    let report = probe(client, &folder)?;
     if args.json {
         let mut json = serde_json::to_value(&report)?;
         json["ok"] = report.ok().into();

@@ -12,6 +12,7 @@ mod words;
 use std::ops::ControlFlow;
 
 use anyhow::Context as _;
+use packlight_http::Address;
 use packlight_pack::{Verification, VerifyOptions, verify};
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::generate::generate;
@@ -29,8 +30,10 @@ use words::Words;
 const CONNECTIONS: usize = 4;
 
 pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<bool> {
-    let verification =
-        bytes(args).with_context(|| format!("`{}` cannot be verified", args.bundle.display()))?;
+    // What is no address may hold secrets: only its own error knows how to say it.
+    let address = place::address(&args.bundle)?;
+    let verification = bytes(args, address.as_ref())
+        .with_context(|| format!("`{}` cannot be verified", args.bundle.display()))?;
     let mut report = Report::new(verification);
     let more = args.run || args.against.is_some();
     if more && report.holds() {
@@ -52,12 +55,10 @@ pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<bool> {
 }
 
 /// Part 1.
-fn bytes(args: &VerifyArgs) -> anyhow::Result<Verification> {
+fn bytes(args: &VerifyArgs, address: Option<&Address>) -> anyhow::Result<Verification> {
     let options = VerifyOptions { md5: args.all, allow_extra: args.allow_extra };
-    let Some(address) = place::address(&args.bundle)? else {
-        return Ok(verify(args.bundle.as_path(), options)?);
-    };
-    let distant = Distant::new(&address);
+    let Some(address) = address else { return Ok(verify(args.bundle.as_path(), options)?) };
+    let distant = Distant::new(address)?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(CONNECTIONS).build()?;
     Ok(pool.install(|| verify(&distant, options))?)
 }

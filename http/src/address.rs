@@ -28,30 +28,18 @@ pub struct Repository {
 impl Address {
     /// Reads an address; `None` where the text is not one, but the path of a folder.
     pub fn parse(text: &str) -> Result<Option<Self>, HttpError> {
-        let wrong = |reason| Err(HttpError::Address { url: text.into(), reason });
         let Some((scheme, rest)) = text.split_once("://") else { return Ok(None) };
-        match scheme.to_ascii_lowercase().as_str() {
-            "hf" => match Repository::parse(rest) {
-                Some(repository) => Ok(Some(Self::Hub(repository))),
-                None => wrong("it is not hf://owner/name[@revision]"),
-            },
-            scheme @ ("http" | "https") => {
-                let host = rest.split('/').next().unwrap_or_default();
-                if host.is_empty() {
-                    return wrong("it names no host");
-                }
-                if host.contains('@') {
-                    return wrong("it carries a user name or a password");
-                }
-                if rest.contains(['?', '#']) || rest.contains(|c: char| c.is_control() || c == ' ')
-                {
-                    return wrong("a folder's address has no `?`, `#` or spaces");
-                }
-                let folder = rest.strip_suffix("/packlight.json").unwrap_or(rest);
-                Ok(Some(Self::Url(format!("{scheme}://{}/", folder.trim_end_matches('/')))))
+        let parsed = match scheme.to_ascii_lowercase().as_str() {
+            "hf" => {
+                Repository::parse(rest).map(Self::Hub).ok_or("it is not hf://owner/name[@revision]")
             }
-            _ => wrong("packlight reads http://, https:// and hf://"),
-        }
+            scheme @ ("http" | "https") => check(rest).map(|()| {
+                let folder = rest.strip_suffix("/packlight.json").unwrap_or(rest);
+                Self::Url(format!("{scheme}://{}/", folder.trim_end_matches('/')))
+            }),
+            _ => Err("packlight reads http://, https:// and hf://"),
+        };
+        parsed.map(Some).map_err(|reason| HttpError::Address { url: shown(text), reason })
     }
 
     /// The URL of the folder, ending in `/`.
@@ -94,15 +82,28 @@ pub struct Hub {
 
 impl Hub {
     /// huggingface.co, unless `HF_ENDPOINT` names another; `HF_TOKEN` opens private repositories there.
-    pub fn from_env() -> Self {
-        let set = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+    pub fn from_env() -> Result<Self, HttpError> {
+        let set = |name| {
+            let value = std::env::var(name).ok()?.trim().to_owned();
+            Some(value).filter(|value| !value.is_empty())
+        };
         let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
-        Self::new(&endpoint, set("HF_TOKEN").map(|token| token.trim().into()))
+        // It is part of every URL, and so of every error.
+        let checked = match endpoint.split_once("://") {
+            Some(("http" | "https", rest)) => check(rest),
+            _ => Err("it does not begin with https:// or http://"),
+        };
+        checked.map_err(|reason| HttpError::Endpoint { url: shown(&endpoint), reason })?;
+        Ok(Self::new(&endpoint, set("HF_TOKEN")))
     }
 
     /// A hub at an address.
     pub fn new(endpoint: &str, token: Option<String>) -> Self {
         Self { endpoint: endpoint.trim_end_matches('/').into(), token }
+    }
+
+    pub(crate) fn without_token(self) -> Self {
+        Self { token: None, ..self }
     }
 
     /// `<endpoint>/owner/name/resolve/<revision>/`.
@@ -132,6 +133,40 @@ impl std::fmt::Debug for Hub {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Hub").field("endpoint", &self.endpoint).finish_non_exhaustive()
     }
+}
+
+/// Whether a folder can be at what follows `https://`.
+fn check(rest: &str) -> Result<(), &'static str> {
+    let authority = rest.split('/').next().unwrap_or_default();
+    if authority.is_empty() {
+        return Err("it names no host");
+    }
+    if authority.contains('@') {
+        return Err("it carries a user name or a password");
+    }
+    if rest.contains(['?', '#']) || rest.contains(|c: char| c.is_control() || c == ' ') {
+        return Err("a folder's address has no `?`, `#` or spaces");
+    }
+    if has_odd_port(authority) { Err("its port is not a number") } else { Ok(()) }
+}
+
+/// Whether what follows the host is no port: half a password, perhaps.
+fn has_odd_port(authority: &str) -> bool {
+    let after_v6 = authority.rsplit(']').next().unwrap_or_default();
+    after_v6.split_once(':').is_some_and(|(_, port)| !port.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// An address that was refused, as it may be repeated: people paste passwords and signatures along with it.
+fn shown(text: &str) -> String {
+    let public = text.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = public.split_once("://") else { return public.into() };
+    let authority = rest.split('/').next().unwrap_or_default();
+    if !authority.contains('@') && !has_odd_port(authority) {
+        return public.into();
+    }
+    // Passwords may hold slashes, too.
+    let host = rest.rsplit_once('@').map_or("", |(_, host)| host);
+    format!("{scheme}://***@{host}")
 }
 
 /// Percent-encodes one segment of a path.
@@ -193,6 +228,7 @@ mod tests {
             "https://a/b?c",
             "https://a/b#c",
             "https://a/b c",
+            "https://me:sec/ret@a/b",
             "hf://",
             "hf://a/b/c",
             "hf://../b",
@@ -200,6 +236,24 @@ mod tests {
             "hf://a b",
         ] {
             assert!(matches!(Address::parse(text), Err(HttpError::Address { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_secret_is_repeated() {
+        for (text, expected) in [
+            ("https://me:s3cret@a/b", "https://***@a/b"),
+            ("https://me:s3/cr@et@a/b", "https://***@a/b"),
+            ("https://me:s3?cret@a/b", "https://***@"),
+            ("s3://KEY:s3/cret@a/b", "s3://***@a/b"),
+            ("hf://me:s3cret@a/b/c", "hf://***@a/b/c"),
+            ("https://a/b@1?X-Amz-Signature=s3cret", "https://a/b@1"),
+            ("https://[::1]:8000/b@1#s3cret", "https://[::1]:8000/b@1"),
+        ] {
+            let Err(HttpError::Address { url, .. }) = Address::parse(text) else {
+                panic!("{text} is taken for an address");
+            };
+            assert_eq!(url, expected, "{text}");
         }
     }
 

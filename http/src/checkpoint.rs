@@ -23,11 +23,13 @@ use crate::stream::Stream;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+/// Extension of a file that grows. Who writes into one has locked it.
+pub(crate) const PARTIAL: &str = "partial";
 /// A listing is a thousand files a page; a checkpoint's folder has tens.
 const MAX_LISTING: u64 = 16 << 20;
 const MAX_PAGES: usize = 20;
 
-/// What a revision was when the hub was last asked.
+/// What a revision was when it was last downloaded.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Listing {
     /// `hf://owner/name@revision`.
@@ -107,8 +109,6 @@ pub fn download(
     };
     let folder = listing.folder(cache);
     fs_err::create_dir_all(&folder).map_err(|error| HttpError::cache(&folder, error))?;
-    cache.write_json(&entry, &listing)?;
-
     let job = Job { client, listing: &listing, folder: &folder, progress };
     let (first, weights) = job.first(&address, sidecars)?;
     progress.total(first.iter().map(|file| file.bytes).fold(0, u64::saturating_add));
@@ -121,6 +121,8 @@ pub fn download(
         cache.require(job.missing(&rest))?;
         job.fetch(&rest)?;
     }
+    // Until all of a commit is here, the one that was known before is what will do without a network.
+    cache.write_json(&entry, &listing)?;
     Ok((folder, offline))
 }
 
@@ -133,7 +135,10 @@ fn list(client: &Client, repository: &Repository) -> Result<Listing, HttpError> 
     let Repository { id, revision } = repository;
     let hub: &Hub = client.hub();
     let url = hub.api(id, "revision", revision);
-    let (json, _) = client.small(&url, &[], MAX_LISTING)?;
+    let (json, _) = client.small(&url, &[], MAX_LISTING).map_err(|error| match error {
+        HttpError::Missing { .. } => HttpError::Repository { repository: repository.to_string() },
+        error => error,
+    })?;
     let Revision { sha: commit } = parse(&url, &json)?;
     if commit.is_empty() || !commit.bytes().all(|b| b.is_ascii_alphanumeric()) {
         let reason = format!("`{commit}` is not a commit");
@@ -180,6 +185,12 @@ impl Listing {
     /// Where its files are kept: a commit never changes.
     pub(crate) fn folder(&self, cache: &Cache) -> PathBuf {
         cache.checkpoints().join(self.id.replace('/', "--")).join(&self.commit)
+    }
+
+    /// The address of the commit that such a folder keeps.
+    pub(crate) fn address_of(folder: &Path) -> Option<String> {
+        let id = folder.parent()?.file_name()?.to_str()?.replacen("--", "/", 1);
+        Some(format!("hf://{id}@{}", folder.file_name()?.to_str()?))
     }
 
     fn file(&self, path: &str) -> Option<&Listed> {
@@ -323,7 +334,7 @@ impl<'a> Job<'a> {
 
 /// Under this name a file grows.
 fn partial(name: &str) -> String {
-    format!("{name}.partial")
+    format!("{name}.{PARTIAL}")
 }
 
 enum Hasher {

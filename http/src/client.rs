@@ -8,8 +8,9 @@ use std::time::{Duration, SystemTime};
 use ureq::http::{HeaderMap, Method, Request, header};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
+use url::Url;
 
-use crate::address::{Hub, origin};
+use crate::address::Hub;
 use crate::error::HttpError;
 use crate::policy::Policy;
 
@@ -54,6 +55,11 @@ impl Client {
             .timeout_per_read(Some(policy.silence))
             .build();
         Self { agent: config.into(), hub, policy, answered: AtomicBool::new(false) }
+    }
+
+    /// The same without the token: it meets hosts as anybody does.
+    pub(crate) fn anonymous(self) -> Self {
+        Self { hub: self.hub.without_token(), ..self }
     }
 
     /// The hub that `hf://` means.
@@ -223,27 +229,13 @@ pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Opt
 
 /// Where a redirect leads from `at`, if one may go there.
 fn next_hop(url: &str, at: &str, location: Option<&str>) -> Result<String, HttpError> {
-    let next = location.map(|location| join(at, location));
-    let next = next.ok_or_else(|| unexpected(url, "a redirect without Location".into()))?;
-    if at.starts_with("https://") && !next.starts_with("https://") {
+    let location = location.ok_or_else(|| unexpected(url, "a redirect without Location".into()))?;
+    let next = Url::parse(at).and_then(|at| at.join(location));
+    let next = next.map_err(|error| unexpected(url, format!("it redirects nowhere: {error}")))?;
+    if at.starts_with("https://") && next.scheme() != "https" {
         return Err(HttpError::Downgrade { url: url.into() });
     }
-    Ok(next)
-}
-
-/// Where a `Location` leads from a URL (RFC 3986, 5.2, short of `..`, which servers resolve themselves).
-fn join(url: &str, location: &str) -> String {
-    let scheme = url.find("://").map_or(url, |at| &url[..=at]);
-    if location.contains("://") {
-        location.into()
-    } else if location.starts_with("//") {
-        format!("{scheme}{location}")
-    } else if location.starts_with('/') {
-        format!("{}{location}", origin(url))
-    } else {
-        let folder = url.rfind('/').map_or(url, |end| &url[..=end]);
-        format!("{folder}{location}")
-    }
+    Ok(next.into())
 }
 
 fn unexpected(url: &str, reason: String) -> HttpError {
@@ -275,9 +267,18 @@ mod tests {
 
     #[test]
     fn locations_are_joined() {
-        let url = "https://a.b:1/c/d";
-        let joined = ["https://x/y", "//x/y", "/x", "x"].map(|location| join(url, location));
-        assert_eq!(joined, ["https://x/y", "https://x/y", "https://a.b:1/x", "https://a.b:1/c/x"]);
+        for (location, expected) in [
+            ("https://x/y", "https://x/y"),
+            ("//x/y", "https://x/y"),
+            ("/x", "https://a.b:1/x"),
+            ("x", "https://a.b:1/c/x"),
+            ("../x", "https://a.b:1/x"),
+            ("?x", "https://a.b:1/c/d?x"),
+            ("/x?next=http://y/%20z", "https://a.b:1/x?next=http://y/%20z"),
+        ] {
+            assert_eq!(next_hop("u", "https://a.b:1/c/d", Some(location)).unwrap(), expected);
+        }
+        assert!(next_hop("u", "https://a.b/c", Some("https://")).is_err());
     }
 
     #[test]

@@ -10,6 +10,8 @@ use packlight_formats::manifest::ManifestError;
 pub enum HttpError {
     #[error("`{url}` is not an address of a bundle: {reason}")]
     Address { url: String, reason: &'static str },
+    #[error("HF_ENDPOINT `{url}` cannot be used: {reason}")]
+    Endpoint { url: String, reason: &'static str },
     #[error("`{url}` cannot be reached: {reason}")]
     Unreachable { url: String, reason: String },
     #[error("`{url}`: TLS failed: {reason}")]
@@ -44,6 +46,8 @@ pub enum HttpError {
     TooLong { url: String, limit: u64 },
     #[error("`{url}`: {reason}")]
     Unexpected { url: String, reason: String },
+    #[error("`{repository}` does not exist, or may not be read")]
+    Repository { repository: String },
     #[error("`{repository}` is not a checkpoint: {reason}")]
     Checkpoint { repository: String, reason: String },
     #[error(transparent)]
@@ -71,6 +75,9 @@ impl HttpError {
         Some(match self {
             Self::Address { .. } => {
                 "give the folder's URL, like https://host/bundle/ or hf://owner/name@revision".into()
+            }
+            Self::Endpoint { .. } => {
+                "give the mirror alone, like https://mirror.example; a token goes into HF_TOKEN".into()
             }
             Self::Unreachable { .. } => {
                 "check the name and the network; what was downloaded is kept, so run it again".into()
@@ -102,6 +109,9 @@ impl HttpError {
             Self::Hash { .. } => "run it again: the file is downloaded anew".into(),
             Self::TooLong { .. } | Self::Unexpected { .. } => {
                 "is that the right address, and does it speak the hub's API?".into()
+            }
+            Self::Repository { .. } => {
+                "check owner, name and revision; of a private repository the hub says the same, unless HF_TOKEN holds a token that may read it".into()
             }
             Self::Checkpoint { .. } => {
                 "packlight reads config.json with model.safetensors, whole or in files with an index".into()

@@ -1,16 +1,18 @@
 //! A bundle on loopback, as a good host would serve it.
 
 mod connection;
+mod listed;
 
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use packlight_formats::file_name::is_file_name;
+use packlight_formats::manifest::ManifestError;
 use percent_encoding::percent_decode_str;
 
 use self::connection::{Answer, Request, converse};
+use self::listed::listed;
 
 /// Connections at once; further ones wait. A browser has six, and some more for pages on other origins.
 const THREADS: usize = 32;
@@ -22,6 +24,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub enum ServeError {
     #[error("`{}` is not a folder", .0.display())]
     NotAFolder(PathBuf),
+    #[error("`{}` holds no bundle: it has neither packlight.json nor tensor-cache.json", .0.display())]
+    NoBundle(PathBuf),
+    #[error("`{}` cannot be served: {source}", .folder.display())]
+    Manifest { folder: PathBuf, source: ManifestError },
+    #[error(transparent)]
+    Unreadable(io::Error),
     #[error("port {port} cannot be opened: {reason}")]
     Port { port: u16, reason: String },
 }
@@ -30,7 +38,13 @@ impl ServeError {
     /// What the user can do about it.
     pub fn hint(&self) -> String {
         match self {
-            Self::NotAFolder(_) => "give the folder that `packlight convert -o` wrote".into(),
+            Self::NotAFolder(_) | Self::NoBundle(_) => {
+                "give the folder that `packlight convert -o` wrote: only a bundle's own files are served".into()
+            }
+            Self::Manifest { .. } => {
+                "the bundle is damaged or was changed by hand: convert it again".into()
+            }
+            Self::Unreadable(_) => "its manifest must be a file that you may read".into(),
             Self::Port { .. } => {
                 "choose another with --port, or --port 0 for any that is free".into()
             }
@@ -47,29 +61,35 @@ pub struct PageFile {
     pub bytes: Vec<u8>,
 }
 
-/// A server of one folder's files, for this machine only.
+/// A server of one bundle's files, for this machine only.
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     folder: PathBuf,
+    sidecars: Vec<&'static str>,
     /// What a file of that name is to be called.
     media_type: fn(&str) -> &'static str,
     page: Vec<PageFile>,
 }
 
 impl Server {
-    /// Listens on a port of 127.0.0.1; 0 is any that is free.
+    /// Listens on a port of 127.0.0.1; 0 is any that is free. `sidecars` are what a bundle without packlight.json may
+    /// have beside its manifests and shards.
     pub fn bind(
         folder: &Path,
         port: u16,
+        sidecars: Vec<&'static str>,
         media_type: fn(&str) -> &'static str,
     ) -> Result<Self, ServeError> {
-        let canonical = fs_err::canonicalize(folder).ok().filter(|folder| folder.is_dir());
-        let folder = canonical.ok_or_else(|| ServeError::NotAFolder(folder.into()))?;
+        if !folder.is_dir() {
+            return Err(ServeError::NotAFolder(folder.into()));
+        }
+        listed(folder, &sidecars)?;
+        let folder = folder.to_owned();
         let busy = |error: io::Error| ServeError::Port { port, reason: error.to_string() };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(busy)?;
         let address = listener.local_addr().map_err(busy)?;
-        Ok(Self { listener, address, folder, media_type, page: Vec::new() })
+        Ok(Self { listener, address, folder, sidecars, media_type, page: Vec::new() })
     }
 
     /// With a page, whose `index.html` is what the address itself shows.
@@ -108,9 +128,7 @@ impl Server {
                     self.send(request, file).unwrap_or_else(|_| plain(500, "it cannot be read"))
                 }
                 (None, Some(file)) => page(file),
-                (None, None) => {
-                    plain(404, "there is no such file; /packlight.json lists those there are")
-                }
+                (None, None) => plain(404, "the bundle has no such file"),
             },
             _ => plain(405, "only GET, HEAD and OPTIONS").with("Allow", METHODS),
         }
@@ -129,20 +147,17 @@ impl Server {
         })
     }
 
-    /// The file of a request, if it is one of the folder's own.
+    /// The file of a request, if it is one of the bundle's own.
     fn open(&self, url: &str) -> Option<(String, fs_err::File)> {
         let path = url.split(['?', '#']).next().unwrap_or_default().strip_prefix('/')?;
         // WebLLM looks for the files of any address below this.
         let path = path.strip_prefix("resolve/main/").unwrap_or(path);
         let name = percent_decode_str(path).decode_utf8().ok()?.into_owned();
-        // A bundle is flat: a name with a separator in it is none of its files.
-        if !is_file_name(&name) {
-            return None;
-        }
-        let path = fs_err::canonicalize(self.folder.join(&name)).ok()?;
-        let inside = path.parent() == Some(&self.folder) && path.is_file();
-        let file = inside.then(|| fs_err::File::open(path).ok())??;
-        Some((name, file))
+        // Read anew, because the bundle may be another by now. A listed name leads to nothing outside the folder unless
+        // it is a link there, as all files are in the hub's cache.
+        let is_listed = listed(&self.folder, &self.sidecars).ok()?.contains(&name);
+        let path = Some(self.folder.join(&name)).filter(|path| is_listed && path.is_file())?;
+        Some((name, fs_err::File::open(path).ok()?))
     }
 
     fn send(
@@ -223,6 +238,11 @@ fn etag(metadata: &std::fs::Metadata) -> String {
 /// One range as first byte and end; an error where no byte of it exists. Several, or nonsense, ask for the whole file.
 fn parse_range(value: &str, bytes: u64) -> Option<Result<(u64, u64), ()>> {
     let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
+    // Rust reads `+1` as a number, too.
+    let is_number = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    if !is_number(first) || !is_number(last) {
+        return None;
+    }
     let (start, end) = match (first.parse::<u64>().ok(), last.parse::<u64>().ok()) {
         (Some(first), Some(last)) if first <= last => (first, last.saturating_add(1).min(bytes)),
         (Some(first), None) if last.is_empty() => (first, bytes),
@@ -247,10 +267,17 @@ mod tests {
         for unsatisfiable in ["bytes=100-", "bytes=100-200", "bytes=-0"] {
             assert_eq!(read(unsatisfiable), Some(Err(())), "{unsatisfiable}");
         }
-        for whole in
-            ["bytes=0-1,5-6", "bytes=5-1", "lines=0-1", "bytes=-", "bytes=a-b", "bytes=+1-2"]
-        {
-            assert!(read(whole).is_none_or(|range| range.is_ok()), "{whole}");
+        for whole in [
+            "bytes=0-1,5-6",
+            "bytes=5-1",
+            "lines=0-1",
+            "bytes=-",
+            "bytes=a-b",
+            "bytes=+1-2",
+            "bytes=1-+2",
+            "bytes=-+2",
+        ] {
+            assert_eq!(read(whole), None, "{whole}");
         }
     }
 }

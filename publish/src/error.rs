@@ -1,6 +1,7 @@
 //! What can go wrong on the way into a store, said without the secrets that open it.
 
 use std::error::Error;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use packlight_formats::manifest::ManifestError;
@@ -25,7 +26,7 @@ pub enum PublishError {
     #[error("`{url}`: there is no such bucket or container")]
     NoBucket { url: String },
     #[error("`{url}`: {doing} failed: {reason}")]
-    Store { url: String, doing: String, reason: String },
+    Store { url: String, doing: String, reason: String, hint: &'static str },
     #[error("`{url}`: another publish has changed `packlight.json` meanwhile")]
     Overtaken { url: String },
     #[error("`{url}`: `{file}` was sent, but is not there: the release was not switched")]
@@ -33,7 +34,7 @@ pub enum PublishError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     #[error("{0}")]
-    Io(#[from] std::io::Error),
+    Io(#[from] io::Error),
 }
 
 fn spaced(code: Option<&str>) -> String {
@@ -44,7 +45,7 @@ impl PublishError {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::Url { hint, .. } => (*hint).into(),
+            Self::Url { hint, .. } | Self::Store { hint, .. } => (*hint).into(),
             Self::NoManifest(_) => {
                 "give a bundle's folder; `packlight pack BUNDLE -o NEW` makes one of MLC-LLM's publishable".into()
             }
@@ -61,9 +62,6 @@ impl PublishError {
             ),
             Self::NoBucket { .. } => {
                 "create it first, and check its name, the region and the endpoint (AWS_REGION, AWS_ENDPOINT_URL)".into()
-            }
-            Self::Store { .. } => {
-                "run the same command again: what is there whole is not sent again".into()
             }
             Self::Overtaken { .. } => "run it again, once the other has ended".into(),
             Self::Incomplete { .. } => "run it again; does something else delete files there?".into(),
@@ -88,9 +86,23 @@ impl PublishError {
                 return Self::NoBucket { url };
             }
             Some((status, code)) => format!("status {status}{}", spaced(code.as_deref())),
-            None => mask(&root(error)),
+            None => mask(&root(error).to_string()),
         };
-        Self::Store { url, doing, reason }
+        Self::Store { url, doing, reason, hint: remedy(error) }
+    }
+}
+
+/// What to do about an error without a status: a folder's, or the network's.
+fn remedy(error: &object_store::Error) -> &'static str {
+    match root(error).downcast_ref().map(io::Error::kind) {
+        Some(ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
+            "you must be allowed to write there: change the folder's permissions, or give another folder"
+        }
+        Some(ErrorKind::NotADirectory) => "a file is in the way: give another folder",
+        Some(ErrorKind::StorageFull) => {
+            "free some space, and run the same command again: what is there whole is not sent again"
+        }
+        _ => "run the same command again: what is there whole is not sent again",
     }
 }
 
@@ -110,7 +122,7 @@ fn variables(url: &str) -> &'static str {
 ///
 /// object_store keeps the type that holds them to itself, so they are read off its text.
 fn answer(error: &object_store::Error) -> Option<(u16, Option<String>)> {
-    let text = root(error);
+    let text = root(error).to_string();
     let said = text.strip_prefix("Server returned ").and_then(|text| {
         let (_, answer) = text.split_once("status code: ")?;
         let status = answer.get(..3)?.parse().ok()?;
@@ -143,12 +155,12 @@ fn asked_the_cloud(error: &object_store::Error) -> bool {
 }
 
 /// The innermost cause: the outer ones say where, which we know, with addresses that can hold signatures.
-fn root(error: &(dyn Error + 'static)) -> String {
+fn root<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     let mut innermost = error;
     while let Some(cause) = innermost.source() {
         innermost = cause;
     }
-    innermost.to_string()
+    innermost
 }
 
 /// Text of others without queries, which are where signatures are, and without what the environment holds of secrets.
@@ -169,12 +181,24 @@ fn mask(text: &str) -> String {
 
 /// Text that object_store says of its settings.
 pub(crate) fn said(error: &object_store::Error) -> String {
-    mask(&root(error))
+    mask(&root(error).to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_trying_again_does_not_mend_has_its_own_hint() {
+        let hint = |kind: ErrorKind| {
+            let source = Box::new(io::Error::from(kind));
+            let error = object_store::Error::Generic { store: "LocalFileSystem", source };
+            PublishError::store("file:///a", "writing `b`", &error).hint().unwrap()
+        };
+        assert!(hint(ErrorKind::PermissionDenied).contains("permissions"));
+        assert!(hint(ErrorKind::StorageFull).contains("space"));
+        assert!(hint(ErrorKind::ConnectionReset).starts_with("run the same command again"));
+    }
 
     #[test]
     fn no_signature_is_repeated() {

@@ -49,25 +49,32 @@ impl fmt::Debug for Store {
     }
 }
 
+/// An address that was refused, as it may be repeated: people paste passwords and signatures along with it.
+fn shown(given: &str) -> String {
+    let public = given.split(['?', '#']).next().unwrap_or_default();
+    let (scheme, rest) = public.split_at(public.find("://").map_or(0, |at| at + 3));
+    let authority = rest.split('/').next().unwrap_or_default();
+    // `abfss://container@account` has no secret in it.
+    let user = authority.contains('@') && !scheme.starts_with("abfs");
+    // What follows a colon and is no port may be half a password.
+    let odd = |(_, port): (&str, &str)| !port.bytes().all(|b| b.is_ascii_digit());
+    if !user && (scheme.is_empty() || !authority.split_once(':').is_some_and(odd)) {
+        return public.into();
+    }
+    let place = rest.rsplit_once('@').map_or("", |(_, place)| place);
+    format!("{scheme}***@{place}")
+}
+
 const HOW: &str = "give s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, abfss://container@account.dfs.core.windows.net/prefix or file:///folder";
 
 impl Store {
     /// `s3://`, `gs://`, `az://`, `abfs[s]://` or `file:///`. Credentials and endpoints are those of the environment, as
     /// the tools of these stores read them: `AWS_*`, `GOOGLE_*`, `AZURE_*`.
     pub fn open(given: &str) -> Result<Self, PublishError> {
-        // Nothing after these is ever repeated: people paste signed addresses.
-        let shown = given.split(['?', '#']).next().unwrap_or_default();
-        let fault = |reason: &str, hint| {
-            let shown = match shown.split_once("://") {
-                Some((scheme, rest)) if !scheme.starts_with("abfs") => {
-                    match rest.rsplit_once('@') {
-                        Some((_, rest)) => format!("{scheme}://{rest}"),
-                        None => shown.to_owned(),
-                    }
-                }
-                _ => shown.to_owned(),
-            };
-            PublishError::Url { url: shown, reason: reason.into(), hint }
+        let fault = |reason: &str, hint| PublishError::Url {
+            url: shown(given),
+            reason: reason.into(),
+            hint,
         };
         let url = Url::parse(given).map_err(|_| fault("it is not a URL", HOW))?;
         match url.scheme() {

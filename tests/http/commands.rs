@@ -98,3 +98,30 @@ fn addresses_that_are_none_say_so() {
         "{converted}"
     );
 }
+
+/// Whoever pastes a password or a signature does not want it in a log.
+#[test]
+fn secrets_in_addresses_are_not_repeated() {
+    let cache = TempDir::new().unwrap();
+    for address in [
+        "https://me:s3cret@a.invalid/b",
+        "https://a.invalid/b?X-Amz-Signature=s3cret",
+        "s3://KEY:s3cret@bucket/b",
+    ] {
+        for command in ["run", "verify", "inspect", "convert", "probe"] {
+            let more: &[&str] = match command {
+                "run" => &TOKENS,
+                "convert" => &["--dry-run"],
+                _ => &[],
+            };
+            let args = [command, address].into_iter().chain(more.iter().copied());
+            let error = crate::support::packlight(args).fails(2);
+            assert!(!error.contains("s3cret") && error.contains("hint:"), "{command}: {error}");
+        }
+    }
+    let mut command = crate::support::command(["run", "hf://o/n", "--cache"]);
+    command.arg(cache.path()).args(TOKENS).env("HF_ENDPOINT", "https://me:s3cret@a.invalid");
+    let error = crate::support::ran(&command.output().unwrap()).fails(2);
+    assert!(!error.contains("s3cret") && error.contains("HF_ENDPOINT"), "{error}");
+    assert!(error.contains("hint:") && error.contains("HF_TOKEN"), "{error}");
+}

@@ -18,6 +18,11 @@ const TOKEN: &str = "hf_very_secret";
 
 /// What the hub answers for a repository `o/n` with these files at its root.
 fn hub(root: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
+    hub_at(COMMIT, root)
+}
+
+/// The same where its branch is at another commit.
+fn hub_at(commit: &str, root: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
     let mut served = BTreeMap::new();
     let mut tree = vec![json!({ "type": "directory", "oid": "0", "size": 0, "path": "onnx" })];
     for (path, bytes) in root {
@@ -29,14 +34,16 @@ fn hub(root: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
         } else {
             json!({ "type": "file", "oid": git_blob(bytes), "size": size, "path": name })
         });
-        for revision in ["main", COMMIT] {
+        for revision in ["main", commit] {
             served.insert(format!("/o/n/resolve/{revision}/{name}"), bytes.clone());
         }
     }
-    let revision = json!({ "id": "o/n", "sha": COMMIT, "siblings": [] });
-    served.insert("/api/models/o/n/revision/main".into(), revision.to_string().into());
+    let revision = json!({ "id": "o/n", "sha": commit, "siblings": [] }).to_string();
+    for name in ["main", commit] {
+        served.insert(format!("/api/models/o/n/revision/{name}"), revision.clone().into());
+    }
     let tree = Value::from(tree).to_string();
-    served.insert(format!("/api/models/o/n/tree/{COMMIT}"), tree.into());
+    served.insert(format!("/api/models/o/n/tree/{commit}"), tree.into());
     served
 }
 
@@ -107,6 +114,74 @@ fn a_checkpoint_converts_from_the_hub_as_from_a_folder() {
     assert_eq!(listed["held"][0]["name"], "hf://o/n@main");
     with_hub(&url, &cache, &["cache", "--limit", "0"]).ok();
     assert!(!cache.join("packlight/checkpoints/o--n").join(COMMIT).exists());
+}
+
+/// What `packlight cache` prints: held or removed, by name.
+fn names(listed: &Value, what: &str) -> Vec<String> {
+    let list = listed[what].as_array().unwrap();
+    list.iter().map(|cached| cached["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The old commit is good for a day without a network until the new one is here, and then goes like any other.
+#[test]
+fn a_branch_moves() {
+    const NEXT: &str = "89abcdef0123456789abcdef0123456789abcdef";
+    let (cache, args) = (TempDir::new().unwrap(), ["convert", "hf://o/n", "--dry-run"]);
+    let commits = cache.path().join("packlight/checkpoints/o--n");
+    let host = Host::new(hub(&checkpoint()), |_| Answer::Honest);
+    let (url, address) = (host.url(), host.address());
+    with_hub(&url, cache.path(), &args).ok();
+    drop(host);
+    let moved = |answer: Answer| {
+        let listener = std::net::TcpListener::bind(address).unwrap();
+        Host::on(listener, hub_at(NEXT, &checkpoint()), move |asked: &Asked| {
+            if asked.path.ends_with(".safetensors") { answer.clone() } else { Answer::Honest }
+        })
+    };
+    let broken = moved(Answer::Status(404, vec![]));
+    with_hub(&url, cache.path(), &args).fails(2);
+    drop(broken);
+    let offline = with_hub(&url, cache.path(), &args);
+    assert!(offline.stderr.contains("note: going on with"), "{}", offline.stderr);
+    offline.ok();
+
+    let host = moved(Answer::Honest);
+    with_hub(&url, cache.path(), &args).ok();
+    drop(host);
+    let held = with_hub(&url, cache.path(), &["cache", "--json"]).json();
+    assert_eq!(names(&held, "held"), ["hf://o/n@main", &format!("hf://o/n@{COMMIT}")]);
+    let bytes = held["held"][0]["bytes"].as_u64().unwrap().to_string();
+    let limited = with_hub(&url, cache.path(), &["cache", "--limit", &bytes, "--json"]).json();
+    assert_eq!(names(&limited, "removed"), [format!("hf://o/n@{COMMIT}")]);
+    assert!(!commits.join(COMMIT).exists() && commits.join(NEXT).exists());
+    with_hub(&url, cache.path(), &["cache", "--limit", "0"]).ok();
+    assert_eq!(fs_err::read_dir(cache.path().join("packlight/checkpoints")).unwrap().count(), 0);
+}
+
+/// Two addresses of one commit share its folder.
+#[test]
+fn a_commit_counts_once() {
+    let host = Host::new(hub(&checkpoint()), |_| Answer::Honest);
+    let (cache, url) = (TempDir::new().unwrap(), host.url());
+    let pinned = format!("hf://o/n@{COMMIT}");
+    for address in [&pinned, "hf://o/n"] {
+        with_hub(&url, cache.path(), &["convert", address, "--dry-run"]).ok();
+    }
+    let held = with_hub(&url, cache.path(), &["cache", "--json"]).json();
+    let bytes = held["held"][0]["bytes"].as_u64().unwrap();
+    assert_eq!(held["held"][1]["bytes"], bytes);
+    let limit = bytes.to_string();
+    let limited = with_hub(&url, cache.path(), &["cache", "--limit", &limit, "--json"]).json();
+    assert_eq!((names(&limited, "removed").len(), names(&limited, "held").len()), (0, 2));
+    let folder = cache.path().join("packlight/checkpoints/o--n").join(COMMIT);
+    // A process that downloads has locked the file that grows.
+    let growing = fs_err::File::create(folder.join("other.safetensors.partial")).unwrap();
+    growing.file().lock().unwrap();
+    let limited = with_hub(&url, cache.path(), &["cache", "--limit", "0", "--json"]).json();
+    assert_eq!(names(&limited, "removed").len(), 0);
+    drop(growing);
+    let limited = with_hub(&url, cache.path(), &["cache", "--limit", "0", "--json"]).json();
+    assert_eq!((names(&limited, "removed").len(), folder.exists()), (2, false));
 }
 
 /// Weights over several files: the index says which.
@@ -203,6 +278,33 @@ fn a_closed_repository_asks_for_a_token() {
         let error = with_hub(&host.url(), cache.path(), args).fails(2);
         assert!(error.contains("refused (401)") && error.contains("HF_TOKEN"), "{error}");
     }
+}
+
+#[test]
+fn a_repository_that_is_not_there_is_said() {
+    let host = Host::new(BTreeMap::new(), |_| Answer::Honest);
+    let cache = TempDir::new().unwrap();
+    let error =
+        with_hub(&host.url(), cache.path(), &["convert", "hf://o/typo", "--dry-run"]).fails(2);
+    assert!(error.contains("`hf://o/typo@main` does not exist"), "{error}");
+    assert!(error.contains("hint: check owner") && error.contains("HF_TOKEN"), "{error}");
+}
+
+/// Nobody who opens a page has a token, so a repository that needs one is no host for pages.
+#[test]
+fn a_private_repository_fails_the_probe() {
+    let cors = ("Access-Control-Allow-Origin", "*".to_owned());
+    let host = Host::new(hub(&files(bundle())), move |asked: &Asked| {
+        if asked.headers.contains_key("authorization") {
+            Answer::With(vec![cors.clone()])
+        } else {
+            Answer::Status(401, vec![])
+        }
+    });
+    let cache = TempDir::new().unwrap();
+    with_hub(&host.url(), cache.path(), &["inspect", "hf://o/n"]).ok();
+    let error = with_hub(&host.url(), cache.path(), &["probe", "hf://o/n"]).fails(2);
+    assert!(error.contains("refused (401)") && error.contains("let anyone read"), "{error}");
 }
 
 #[test]

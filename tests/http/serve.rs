@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use packlight_formats::digest::sha256;
 use tempfile::TempDir;
 
 use super::{bundle, files};
@@ -127,20 +128,24 @@ fn other_origins_get_leave() {
 }
 
 #[test]
-fn nothing_outside_the_folder_is_sent() {
+fn nothing_but_the_bundle_is_sent() {
     let folder = TempDir::new().unwrap();
     let inside = folder.path().join("bundle");
     fs_err::create_dir_all(inside.join("sub")).unwrap();
+    for file in fs_err::read_dir(bundle()).unwrap().map(|entry| entry.unwrap().path()) {
+        fs_err::copy(&file, inside.join(file.file_name().unwrap())).unwrap();
+    }
     fs_err::write(folder.path().join("secret"), b"secret").unwrap();
     fs_err::write(inside.join("sub/secret"), b"secret").unwrap();
-    fs_err::write(inside.join("file"), b"fine").unwrap();
+    fs_err::write(inside.join("stray.json"), b"secret").unwrap();
     #[cfg(unix)]
     for (link, target) in [("out", "../secret"), ("up", ".."), ("down", "sub/secret")] {
         std::os::unix::fs::symlink(target, inside.join(link)).unwrap();
     }
     let server = Serving::start(&inside);
-    assert_eq!(server.ask("GET", "/file", "").1, b"fine");
+    assert!(server.ask("GET", "/mlc-chat-config.json", "").0.starts_with("http/1.1 200"));
     for path in [
+        "/stray.json",
         "/../secret",
         "/%2e%2e/secret",
         "/..%2fsecret",
@@ -152,9 +157,9 @@ fn nothing_outside_the_folder_is_sent() {
         "/etc/passwd",
         "/resolve/main/../../../secret",
         "/resolve/main//etc/passwd",
-        "/file%00",
-        "/file%00.bin",
-        "/./file",
+        "/mlc-chat-config.json%00",
+        "/params_shard_0%00.bin",
+        "/./mlc-chat-config.json",
         "/sub/secret",
         "/sub",
         "/.",
@@ -171,6 +176,45 @@ fn nothing_outside_the_folder_is_sent() {
         let (head, body) = server.ask("GET", path, "");
         assert!(head.starts_with("http/1.1 4"), "{path}: {head}");
         assert!(!body.windows(6).any(|window| window == b"secret"), "{path}");
+    }
+}
+
+/// As `huggingface_hub` keeps what it downloads.
+#[test]
+#[cfg(unix)]
+fn a_bundle_of_links_is_served() {
+    let folder = TempDir::new().unwrap();
+    let (blobs, snapshot) = (folder.path().join("blobs"), folder.path().join("snapshots/0123"));
+    for folder in [&blobs, &snapshot] {
+        fs_err::create_dir_all(folder).unwrap();
+    }
+    let all = files(bundle());
+    for (path, bytes) in &all {
+        let blob = sha256(bytes);
+        fs_err::write(blobs.join(&blob), bytes).unwrap();
+        let link = Path::new("../../blobs").join(blob);
+        std::os::unix::fs::symlink(link, snapshot.join(&path[1..])).unwrap();
+    }
+    let server = Serving::start(&snapshot);
+    for (path, bytes) in &all {
+        assert!(server.ask("GET", path, "").1 == *bytes, "{path}");
+    }
+}
+
+/// Without packlight.json: what MLC-LLM's names are, and shards that its manifest lists.
+#[test]
+fn a_plain_bundle_is_served() {
+    let plain = crate::support::copy(bundle());
+    fs_err::remove_file(plain.path().join("packlight.json")).unwrap();
+    for stray in ["params_shard_99.bin", "id_rsa", "notes.json"] {
+        fs_err::write(plain.path().join(stray), b"secret").unwrap();
+    }
+    let server = Serving::start(plain.path());
+    for (path, bytes) in files(plain.path()) {
+        let (head, body) = server.ask("GET", &path, "");
+        let stray = bytes == b"secret";
+        assert_eq!(head.starts_with("http/1.1 404"), stray, "{path}: {head}");
+        assert!(stray || body == bytes, "{path}");
     }
 }
 
@@ -258,6 +302,12 @@ fn what_cannot_be_served_is_said() {
     assert!(no_page.contains("no index.html") && no_page.contains("web/build"), "{no_page}");
     let missing = packlight!("serve", "/nonexistent").fails(2);
     assert!(missing.contains("is not a folder") && missing.contains("hint:"), "{missing}");
+    let stranger = packlight!("serve", empty.path()).fails(2);
+    assert!(stranger.contains("holds no bundle") && stranger.contains("hint:"), "{stranger}");
+    let damaged = crate::support::copy(bundle());
+    fs_err::write(damaged.path().join("packlight.json"), "{}").unwrap();
+    let damaged = packlight!("serve", damaged.path()).fails(2);
+    assert!(damaged.contains("packlight.json`: ") && damaged.contains("hint:"), "{damaged}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let busy = packlight!("serve", bundle(), "--port", port).fails(2);

@@ -72,6 +72,9 @@ fn what_is_no_store_is_said() {
         "models",
         "ftp://host/models",
         "s3://KEYID:HIDDEN@bucket/models",
+        "s3://KEYID:HID/DEN?HIDDEN@bucket/models",
+        "abfss://container:HIDDEN@account.dfs.core.windows.net/models",
+        "KEYID:HIDDEN@bucket/models",
         "s3://bucket/models?X-Amz-Signature=HIDDEN",
         "az://container/models",
     ] {

@@ -1,7 +1,7 @@
 //! What is in the cache, and how it gets smaller.
 
 use std::collections::BTreeSet;
-use std::fs::FileType;
+use std::fs::{FileType, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use packlight_formats::manifest::Packlight;
 
 use super::{BundleEntry, Cache};
-use crate::checkpoint::Listing;
+use crate::checkpoint::{Listing, PARTIAL};
 use crate::error::HttpError;
 
 /// A temporary file that is older was left by a process that is gone.
@@ -22,12 +22,12 @@ pub struct Cached {
     pub kind: Kind,
     /// Where it came from.
     pub name: String,
-    /// Bytes on disk; bundles may share some.
+    /// Bytes on disk; downloads may share some.
     pub bytes: u64,
     /// When it was last opened.
     pub used: SystemTime,
-    /// The file that says so.
-    entry: PathBuf,
+    /// The file that says so. A commit that none names is still listed.
+    entry: Option<PathBuf>,
     /// Hashes of a bundle's chunks.
     chunks: BTreeSet<String>,
     /// The folder of a checkpoint.
@@ -54,34 +54,52 @@ impl Cache {
         for entry in files(&self.checkpoints())? {
             list.extend(self.listed_checkpoint(&entry));
         }
+        let named: BTreeSet<PathBuf> = list.iter().filter_map(|item| item.folder.clone()).collect();
+        for repository in folders(&self.checkpoints())? {
+            let commits = folders(&repository)?.into_iter();
+            list.extend(commits.filter(|commit| !named.contains(commit)).filter_map(unnamed));
+        }
         list.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.name.cmp(&b.name)));
         Ok(list)
     }
 
     /// Removes what was not used for longest, until at most `limit` bytes remain. Returns what went.
     pub fn limit(&self, limit: u64) -> Result<Vec<Cached>, HttpError> {
-        let (mut kept, mut total) = (BTreeSet::new(), 0);
+        let (mut chunks, mut folders, mut total) = (BTreeSet::new(), BTreeSet::new(), 0);
         let mut gone = Vec::new();
         for cached in self.list()? {
-            let new = cached.chunks.difference(&kept);
-            let new: u64 = match cached.kind {
-                Kind::Bundle => new.map(|hash| self.chunk_bytes(hash)).sum(),
-                Kind::Checkpoint => cached.bytes,
-            };
-            if total + new <= limit {
-                total += new;
-                kept.extend(cached.chunks);
+            // Another process is filling it.
+            if cached.folder.as_deref().is_some_and(is_growing) {
                 continue;
+            }
+            let new: u64 = match &cached.folder {
+                Some(folder) if folders.contains(folder) => 0,
+                Some(_) => cached.bytes,
+                None => cached.chunks.difference(&chunks).map(|hash| self.chunk_bytes(hash)).sum(),
+            };
+            // What has no bytes is removed by a limit of 0, too.
+            if limit > 0 && total + new <= limit {
+                total += new;
+                chunks.extend(cached.chunks);
+                folders.extend(cached.folder);
+                continue;
+            }
+            // First what says that the rest is whole.
+            if let Some(entry) = &cached.entry {
+                remove(fs_err::remove_file(entry))
+                    .map_err(|error| HttpError::cache(entry, error))?;
             }
             if let Some(folder) = &cached.folder {
                 remove(fs_err::remove_dir_all(folder))
                     .map_err(|error| HttpError::cache(folder, error))?;
+                // The repository's folder goes with its last commit.
+                if let Some(repository) = folder.parent() {
+                    fs_err::remove_dir(repository).ok();
+                }
             }
-            remove(fs_err::remove_file(&cached.entry))
-                .map_err(|error| HttpError::cache(&cached.entry, error))?;
             gone.push(cached);
         }
-        self.sweep(&kept)?;
+        self.sweep(&chunks)?;
         Ok(gone)
     }
 
@@ -113,7 +131,7 @@ impl Cache {
             name: entry.url,
             bytes: chunks.iter().map(|hash| self.chunk_bytes(hash)).sum(),
             used: used(path),
-            entry: path.into(),
+            entry: Some(path.into()),
             chunks,
             folder: None,
         })
@@ -122,21 +140,44 @@ impl Cache {
     fn listed_checkpoint(&self, path: &Path) -> Option<Cached> {
         let listing: Listing = serde_json::from_slice(&fs_err::read(path).ok()?).ok()?;
         let folder = listing.folder(self);
-        let files = files(&folder).unwrap_or_default();
         Some(Cached {
-            kind: Kind::Checkpoint,
-            name: listing.address.clone(),
-            bytes: files.iter().map(|path| bytes(path)).sum(),
             used: used(path),
-            entry: path.into(),
-            chunks: BTreeSet::new(),
-            folder: Some(folder),
+            entry: Some(path.into()),
+            ..checkpoint(listing.address, folder)
         })
     }
 
     fn chunk_bytes(&self, hash: &str) -> u64 {
         bytes(&self.chunk(hash))
     }
+}
+
+/// A commit without an entry: its download was interrupted, and can go on, or its branch has moved.
+fn unnamed(folder: PathBuf) -> Option<Cached> {
+    Some(checkpoint(Listing::address_of(&folder)?, folder))
+}
+
+fn checkpoint(name: String, folder: PathBuf) -> Cached {
+    let files = files(&folder).unwrap_or_default();
+    Cached {
+        kind: Kind::Checkpoint,
+        name,
+        bytes: files.iter().map(|path| bytes(path)).sum(),
+        used: files.iter().map(|path| used(path)).max().unwrap_or_else(|| used(&folder)),
+        entry: None,
+        chunks: BTreeSet::new(),
+        folder: Some(folder),
+    }
+}
+
+/// Whether a process is downloading into a checkpoint's folder.
+fn is_growing(folder: &Path) -> bool {
+    let files = files(folder).unwrap_or_default();
+    let mut partial = files.iter().filter(|path| path.extension().is_some_and(|e| e == PARTIAL));
+    partial.any(|path| {
+        let tried = fs_err::File::open(path).map(|file| file.file().try_lock());
+        matches!(tried, Ok(Err(TryLockError::WouldBlock)))
+    })
 }
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>, HttpError> {

@@ -4,7 +4,8 @@
 //!   here, and a download that was interrupted goes on at the chunk it was at.
 //! - `bundles/<sha256 of the URL>.json`: which packlight.json a URL had, so that a bundle runs without the network.
 //! - `checkpoints/<repository>/<commit>/`: whole files, because a converter maps them, and
-//!   `checkpoints/<sha256 of the address>.json`: which commit a revision was.
+//!   `checkpoints/<sha256 of the address>.json`: which commit a revision was, once all of that is there. Several may
+//!   name one commit, and none one whose download was interrupted or whose branch has moved on.
 //!
 //! Files appear whole, by renaming; two processes at worst download the same thing twice. There is no fsync: every
 //! chunk is hashed again before its first use, and one that does not match is thrown away.

@@ -91,11 +91,16 @@ struct Findings {
     heads: Vec<Result<Answer, String>>,
 }
 
-/// Looks at a bundle as a page on another origin would.
+/// Looks at a bundle as a page on another origin would, which has no token.
 ///
 /// An error means that there is nothing to look at: no host, or neither manifest.
-pub fn probe(client: &Client, folder: &str) -> Result<Report, HttpError> {
-    let (name, files, ours) = manifest(client, folder)?;
+pub fn probe(client: Client, folder: &str) -> Result<Report, HttpError> {
+    let client = &client.anonymous();
+    let (name, files, ours) = manifest(client, folder).map_err(|error| match error {
+        // Not even on the hub would setting a token help.
+        HttpError::Denied { url, status, .. } => HttpError::Denied { url, status, hub: false },
+        error => error,
+    })?;
     let manifest = ask(client, &Method::GET, &format!("{folder}{name}"), &[])?;
     let largest = files.iter().max_by_key(|file| file.bytes).map(|file| file.path.clone());
     let (mut weights, mut first_byte, mut preflight) = (None, None, None);
