@@ -11,7 +11,8 @@ use anyhow::Context as _;
 use packlight_runner::bundle::{Bundle, Trust};
 use packlight_runner::engine::Engine;
 use packlight_runner::executor::{Output, Want};
-use packlight_runner::gpu::{Gpu, GpuExecutor, Timed};
+use packlight_runner::gpu::{Gpu, Timed};
+use packlight_runner::plan::Plan;
 use serde::Serialize;
 
 use crate::args::{CacheFolder, CapsArgs, DeviceChoice};
@@ -36,16 +37,16 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) caps: CapsArgs,
     /// Lengths of prompts to read.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "16,128,512")]
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "16,128,512", value_parser = at_least_one)]
     pub(crate) prefill: Vec<usize>,
     /// Lengths of prompts to go on from.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "16,512")]
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "16,512", value_parser = at_least_one)]
     pub(crate) decode: Vec<usize>,
     /// Tokens to make after each of them.
-    #[arg(short = 'n', default_value_t = 128, value_name = "N")]
+    #[arg(short = 'n', default_value_t = 128, value_name = "N", value_parser = at_least_one)]
     pub(crate) tokens: usize,
     /// Measurements of which the median counts.
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = parse_repeat)]
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = at_least_one)]
     pub(crate) repeat: usize,
     /// Print the result as one JSON object.
     #[arg(long)]
@@ -119,7 +120,8 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         .with_context(|| format!("`{}` cannot be run", path.display()))?;
     let longest = |lengths: &[usize]| lengths.iter().copied().max().unwrap_or(0);
     // After the longest text some tokens are made.
-    let context = longest(&args.prefill).max(longest(&args.decode)) + args.tokens + 2;
+    let texts = longest(&args.prefill).max(longest(&args.decode));
+    let context = texts.saturating_add(args.tokens).saturating_add(2);
     let own = bundle.model().context;
     let Some(context) = u32::try_from(context).ok().filter(|&context| context <= own) else {
         let message = format!("{context} positions are more than the model's {own}");
@@ -138,8 +140,9 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     pollster::block_on(engine.feed(&text[..1], Want::Argmax))?;
     let first_token_s = start.elapsed().as_secs_f64();
 
-    let copy = engine.gpu().map(|gpu| pollster::block_on(gpu.gpu().copy_speed())).transpose()?;
-    let matrix_bytes = engine.gpu().map_or(0, GpuExecutor::matrix_bytes);
+    // A device that is nearly full has no room for it.
+    let copy = engine.gpu().and_then(|gpu| pollster::block_on(gpu.gpu().copy_speed()).ok());
+    let matrix_bytes = Plan::lower(bundle.model(), bundle.assignment()).bytes_per_token();
     let mut report = Report {
         adapter: engine.runs_on().to_string(),
         caps: engine.caps().unwrap_or(args.caps.caps),
@@ -274,9 +277,9 @@ fn text_of(report: &Report) -> String {
 }
 
 /// At least one.
-fn parse_repeat(text: &str) -> Result<usize, String> {
+fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) => Err("nothing is measured".into()),
+        Ok(0) => Err("it must be at least 1".into()),
         Ok(count) => Ok(count),
         Err(error) => Err(format!("{error}")),
     }

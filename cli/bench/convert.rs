@@ -14,7 +14,7 @@ use packlight_formats::record::RecordSpec;
 use serde::Serialize;
 use sha2::Sha256;
 
-use super::{median, parse_repeat};
+use super::{at_least_one, median};
 use crate::convert::{self, Job};
 
 /// Bytes that are hashed, read or written at a time.
@@ -35,7 +35,7 @@ pub(crate) struct ConvertArgs {
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
     /// Measurements of which the median counts.
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = parse_repeat)]
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = at_least_one)]
     repeat: usize,
     /// Print the result as one JSON object.
     #[arg(long)]

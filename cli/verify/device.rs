@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use packlight_formats::RecordSpec;
-use packlight_formats::quant::Storage;
 use packlight_runner::bundle::Bundle;
 use packlight_runner::engine::{Engine, EngineError, RunsOn};
 use packlight_runner::gpu::{Adapter, Caps, GpuError};
-use packlight_runner::plan::{Op, Plan};
+use packlight_runner::plan::Plan;
 use packlight_runner::verify::{
     Agreement, GREEDY_TOKENS, Greedy, Material, Statistics, StepError, Tolerance, Trace, agreement,
     trace,
@@ -286,18 +284,8 @@ fn times(greedy: &[Greedy], load_s: f64, bundle: &Bundle<Place>, plan: &Plan) ->
         prefill_tokens_per_s: prefilled as f64 / prefill_s,
         decode_s,
         decode_tokens_per_s,
-        decode_bytes_per_s: decode_tokens_per_s * bytes_per_token(plan) as f64,
+        decode_bytes_per_s: decode_tokens_per_s * plan.bytes_per_token() as f64,
     }
-}
-
-/// Stored bytes of the matrices that a token meets.
-fn bytes_per_token(plan: &Plan) -> u64 {
-    let stored = |storage: &Storage| storage.records().map(RecordSpec::stored_bytes).sum::<u64>();
-    let matrices = plan.steps.iter().filter_map(|step| match step.op {
-        Op::Matmul { weight, .. } => Some(stored(&plan.weight(weight).storage)),
-        _ => None,
-    });
-    matrices.sum()
 }
 
 impl Run {

@@ -3,7 +3,7 @@
 use packlight_formats::model::CHUNK;
 
 use crate::bundle::{Bundle, BundleError};
-use crate::executor::{CallError, Capacity, Inputs, Output, Want};
+use crate::executor::{CallError, Capacity, Inputs, NO_TOKEN, Output, Want};
 use crate::gpu::{Adapter, Caps, Gpu, GpuError, GpuExecutor, Timed};
 use crate::packed::PackedError;
 use crate::plan::Plan;
@@ -60,6 +60,10 @@ pub enum EngineError {
     Reference(#[from] ReferenceError),
     #[error(transparent)]
     Call(#[from] CallError),
+    #[error(
+        "no token is the likeliest at position {0}: the model's arithmetic has overflowed or its weights are damaged"
+    )]
+    NoToken(u32),
 }
 
 impl From<PackedError> for EngineError {
@@ -75,6 +79,7 @@ impl EngineError {
             Self::Bundle(error) => return error.hint(),
             Self::Gpu(error) => return error.hint(),
             Self::Call(CallError::ContextFull { .. }) => "shorten the prompt or lower -n".into(),
+            Self::NoToken(_) => "`packlight verify --run` finds the first step that goes wrong, `packlight verify` a damaged bundle".into(),
             _ => return None,
         })
     }
@@ -332,7 +337,12 @@ impl Engine {
             };
             let output = self.forward(tokens, want).await?;
             self.seen.extend(tokens);
+            if want == Want::Nothing {
+                // A device that falls behind would be given ever more, and what is only queued cannot be broken off.
+                self.settle().await?;
+            }
             last = Ok(match output {
+                Output::Token(NO_TOKEN) => return Err(EngineError::NoToken(self.position() - 1)),
                 Output::Logits(some) if want == Want::AllLogits => {
                     logits.extend(some);
                     Output::Nothing
@@ -344,7 +354,7 @@ impl Engine {
     }
 
     /// Waits until what was fed is read.
-    pub(crate) async fn settle(&self) -> Result<(), EngineError> {
+    async fn settle(&self) -> Result<(), EngineError> {
         match &self.executor {
             Executor::Cpu(_) => Ok(()),
             Executor::Gpu(gpu) => Ok(gpu.gpu().settle("reading the prompt").await?),
@@ -372,6 +382,11 @@ impl Engine {
         match &mut self.executor {
             Executor::Gpu(gpu) if count > 1 => {
                 let made = gpu.greedy(&[token], position, count).await?;
+                if let Some(fed) =
+                    (0..).zip(&made).find_map(|(i, &made)| (made == NO_TOKEN).then_some(i))
+                {
+                    return Err(EngineError::NoToken(position + fed));
+                }
                 let fed = made.len().saturating_sub(1);
                 self.seen.push(token);
                 self.seen.extend(&made[..fed]);

@@ -43,12 +43,15 @@ impl Inputs<'_> {
     }
 }
 
+/// Stands for the likeliest token where there is none: a logit is no number or +inf, or all are -inf.
+pub(crate) const NO_TOKEN: u32 = u32::MAX;
+
 /// What a call should return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// Only the KV cache is wanted (all but the last chunk of a prefill).
     Nothing,
-    /// The most likely next token.
+    /// The most likely next token, or `NO_TOKEN`.
     Argmax,
     /// Logits of the last token, `[vocab]`.
     LastLogits,

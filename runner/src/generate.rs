@@ -60,8 +60,6 @@ pub async fn prefill(
         }
         let (tokens, after) = rest.split_at(stride);
         engine.feed(tokens, Want::Nothing).await?;
-        // What is only queued could not be broken off.
-        engine.settle().await?;
         rest = after;
     }
     Ok(if go_on().is_break() { ControlFlow::Break(kept) } else { ControlFlow::Continue(kept) })

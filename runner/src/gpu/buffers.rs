@@ -206,7 +206,7 @@ impl Buffers {
         &self.histories[history.0]
     }
 
-    /// Keys and values, `[context, kv_heads, head_dim]` each.
+    /// Keys and values, `[positions, kv_heads, head_dim]` each.
     pub(super) fn cache(&self, cache: CacheId) -> [&wgpu::Buffer; 2] {
         [&self.keys[cache.0], &self.values[cache.0]]
     }

@@ -51,8 +51,6 @@ pub(super) struct Dispatch {
     pub(super) place: String,
     pub(super) kernel: &'static str,
     work: Work,
-    /// Bytes of the matrices that it reads, each once.
-    matrix_bytes: u64,
     pipeline: wgpu::ComputePipeline,
     bind_group: wgpu::BindGroup,
 }
@@ -120,7 +118,6 @@ impl GpuExecutor {
                         place: call.place.clone(),
                         kernel: call.kernel.name,
                         work: call.work.clone(),
-                        matrix_bytes: call.matrix_bytes(),
                         pipeline: pipeline.compute.clone(),
                         bind_group: buffers.bind(gpu, &arena, placement, layout, (index, call)),
                     }
@@ -181,13 +178,6 @@ impl GpuExecutor {
             *kernels.entry(dispatch.kernel).or_default() += 1;
         }
         kernels
-    }
-
-    /// Bytes of the matrices that a token is multiplied by.
-    pub fn matrix_bytes(&self) -> u64 {
-        let live = Live { tokens: 1, past: 0, outputs: 1 };
-        let made = self.pass(live).filter(|dispatch| dispatch.work.workgroups(live).is_some());
-        made.map(|dispatch| dispatch.matrix_bytes).sum()
     }
 
     /// What its kernels rely on.

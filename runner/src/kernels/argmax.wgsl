@@ -1,4 +1,5 @@
-// The column of the largest of the parts of argmax_parts.wgsl, which is the token that follows this call's.
+// The column of the largest of the parts of argmax_parts.wgsl, which is the token that follows this call's; NO_TOKEN where
+// all are -inf.
 
 struct Args {
     parts: u32,
@@ -23,6 +24,6 @@ fn argmax(@builtin(local_invocation_index) lane: u32) {
     }
     let found = best_of(lane, mine);
     if lane == 0u {
-        tokens[live.first + live.tokens] = found.column;
+        tokens[live.first + live.tokens] = select(found.column, NO_TOKEN, bitcast<u32>(found.value) == 0xff800000u);
     }
 }

@@ -1,4 +1,5 @@
-// The largest value, and its column, of each of PARTS parts of the last row of x; of equals, the first.
+// The largest value, and its column, of each of PARTS parts of the last row of x; of equals, the first. A value that is
+// no finite number is the largest, and its column NO_TOKEN; -inf is what a token has that must not come.
 
 struct Args {
     width: u32,
@@ -6,10 +7,18 @@ struct Args {
 }
 
 @group(0) @binding(1) var<uniform> args: Args;
-// [outputs, width]
-@group(0) @binding(2) var<storage, read> x: array<f32>;
+// [outputs, width] f32, as bits: what is no number need not survive as one
+@group(0) @binding(2) var<storage, read> x: array<u32>;
 // [parts]: the value's bits and the column
 @group(0) @binding(3) var<storage, read_write> best: array<vec2<u32>>;
+
+fn best_at(row: u32, column: u32) -> Best {
+    let bits = x[row + column];
+    if (bits & 0x7f800000u) == 0x7f800000u && bits != 0xff800000u {
+        return Best(LARGEST, NO_TOKEN);
+    }
+    return Best(bitcast<f32>(bits), column);
+}
 
 @compute @workgroup_size(THREADS)
 fn argmax_parts(
@@ -26,17 +35,15 @@ fn argmax_parts(
     let start = part * each;
     let end = min(start + each, args.width);
     // A thread without columns repeats the first one, which changes nothing.
-    var column = min(select(start, start + lane, start + lane < end), args.width - 1u);
-    var value = x[row + column];
+    var mine = best_at(row, min(select(start, start + lane, start + lane < end), args.width - 1u));
     // Ascending, so that of equals the first stays.
     for (var i = start + lane + THREADS; i < end; i += THREADS) {
-        let candidate = x[row + i];
-        if candidate > value {
-            value = candidate;
-            column = i;
+        let candidate = best_at(row, i);
+        if candidate.value > mine.value {
+            mine = candidate;
         }
     }
-    let found = best_of(lane, Best(value, column));
+    let found = best_of(lane, mine);
     if lane == 0u {
         best[part] = vec2<u32>(bitcast<u32>(found.value), found.column);
     }

@@ -10,7 +10,7 @@ override TURN: bool;
 override BLOCK: u32 = THREADS;
 // Fours of the mixed values that a thread keeps: enough for the fewest threads.
 const MOST_SUMS: u32 = 2u;
-// Threads that mix the same four values, for every so many keys one.
+// Keys that are scored at a time, by four threads each.
 override FOURS: u32 = THREADS / 4u;
 
 struct Args {
@@ -196,6 +196,11 @@ fn weight_of(i: u32, count: u32, has_own: bool, base: u32, own: u32) -> f32 {
     return select(0.0, weight, i < count && !(has_own && base + i == own));
 }
 
+// What stands where nothing counts may be no number, if an earlier text left that there.
+fn weighted(weight: f32, value: vec4<f32>) -> vec4<f32> {
+    return select(vec4<f32>(), weight * value, weight != 0.0);
+}
+
 @compute @workgroup_size(THREADS)
 fn attend(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -315,10 +320,10 @@ fn attend(
                     let b = values[row_at(base_row, select(0u, at.y, at.y < count), positions) * kv_stride + kv_start + four];
                     let c = values[row_at(base_row, select(0u, at.z, at.z < count), positions) * kv_stride + kv_start + four];
                     let d = values[row_at(base_row, select(0u, at.w, at.w < count), positions) * kv_stride + kv_start + four];
-                    sum += weight_of(at.x, count, has_own, base, own) * a;
-                    sum += weight_of(at.y, count, has_own, base, own) * b;
-                    sum += weight_of(at.z, count, has_own, base, own) * c;
-                    sum += weight_of(at.w, count, has_own, base, own) * d;
+                    sum += weighted(weight_of(at.x, count, has_own, base, own), a);
+                    sum += weighted(weight_of(at.y, count, has_own, base, own), b);
+                    sum += weighted(weight_of(at.z, count, has_own, base, own), c);
+                    sum += weighted(weight_of(at.w, count, has_own, base, own), d);
                 }
                 if has_own && team == 0u && own < base + count {
                     sum += weights[own - base] * own_value[four];

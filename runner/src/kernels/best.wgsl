@@ -1,5 +1,10 @@
 // The largest of the values of a workgroup's threads; of equals, that of the first column.
 
+// Stands for a token where there is none; `executor::NO_TOKEN`.
+const NO_TOKEN: u32 = 0xffffffffu;
+// The largest finite f32.
+const LARGEST: f32 = 0x1.fffffep+127;
+
 struct Best {
     value: f32,
     column: u32,

@@ -190,21 +190,6 @@ pub struct Call {
     pub work: Work,
 }
 
-impl Call {
-    /// Bytes of the matrix that it reads all of.
-    pub fn matrix_bytes(&self) -> u64 {
-        if matches!(self.kernel.op, KernelOp::Gather | KernelOp::GatherPlain) {
-            return 0;
-        }
-        let bytes = self.buffers.iter().map(|resource| match resource {
-            Resource::Codes(piece) => piece.codes.bytes,
-            Resource::Scales(piece) => piece.scales.map_or(0, |scales| scales.bytes),
-            _ => 0,
-        });
-        bytes.sum()
-    }
-}
-
 /// What a binding is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {

@@ -7,6 +7,7 @@ mod lower;
 mod print;
 mod uses;
 
+use packlight_formats::RecordSpec;
 use packlight_formats::model::{Activation, cache_positions};
 use packlight_formats::quant::Storage;
 use packlight_formats::rope::Rope;
@@ -249,6 +250,22 @@ impl Plan {
             Op::HostGather { table, out } => Some((table, out)),
             _ => None,
         })
+    }
+
+    /// Stored bytes of the matrices that a token meets; of experts, those that it is sent to.
+    pub fn bytes_per_token(&self) -> u64 {
+        let stored = |weight: WeightId| -> u64 {
+            self.weight(weight).storage.records().map(RecordSpec::stored_bytes).sum()
+        };
+        let matrices = self.steps.iter().map(|step| match step.op {
+            Op::Matmul { weight, .. } => stored(weight),
+            Op::ExpertMatmul { experts, weight, out, .. } => {
+                let met = u64::from(self.slot(experts).width) * u64::from(self.slot(out).width);
+                stored(weight) * met / u64::from(self.weight(weight).rows)
+            }
+            _ => 0,
+        });
+        matrices.sum()
     }
 
     /// Whether a record belongs to a table that stays on the host.

@@ -10,9 +10,12 @@ mod windows;
 
 use packlight_formats::RecordSpec;
 
-use crate::executor::{CallError, Capacity, Inputs, Live, Memory, Output, Want, WeightSink};
+use crate::executor::{
+    CallError, Capacity, Inputs, Live, Memory, NO_TOKEN, Output, Want, WeightSink,
+};
 use crate::packed::{PackedError, PackedWeights};
 use crate::plan::{Columns, Factor, Heads, Left, Op, Plan, PlanWeight, Slot, SlotId, WeightId};
+use crate::text::sample::argmax;
 pub use calibrate::Calibration;
 use ops::{AttendParams, ColumnView, HeadView, Turning};
 pub use weights::Weights;
@@ -142,7 +145,7 @@ impl<W: Weights> Reference<W> {
         let logits = &self.slots[self.plan.logits.0];
         Ok(match want {
             Want::Nothing => Output::Nothing,
-            Want::Argmax => Output::Token(u32::try_from(ops::argmax(logits)).unwrap_or(u32::MAX)),
+            Want::Argmax => Output::Token(argmax(logits).unwrap_or(NO_TOKEN)),
             Want::LastLogits | Want::AllLogits => Output::Logits(logits.clone()),
         })
     }

@@ -3,6 +3,7 @@
 //! The steps are those of transformers' `GenerationMixin._get_logits_processor`, in its order: repetition penalty,
 //! temperature, top-k, top-p, min-p; then a draw. With temperature 0 the most likely token is taken after the penalty.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use rand_chacha::ChaCha8Rng;
@@ -169,35 +170,57 @@ fn penalised(logits: &[f32], seen: &BTreeSet<u32>, penalty: f32) -> Vec<f64> {
     scores
 }
 
-/// Tokens to draw from, likeliest first, with weights in proportion to their probabilities.
+/// Tokens to draw from, with weights in proportion to their probabilities: likeliest first, unless every token is one of
+/// them. Vocabularies have 262,144 tokens, of which few are; only those are sorted.
 fn candidates(scores: &[f64], sampling: Sampling) -> Vec<(u32, f64)> {
     let Sampling { temperature, top_k, top_p, min_p, .. } = sampling;
     let mut all: Vec<(u32, f64)> = (0_u32..).zip(scores.iter().copied()).collect();
-    // Stable, so that equals stay in the order of their ids.
-    all.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let max = all.first().map_or(0.0, |&(_, score)| score);
+    let Some(&likeliest) = all.iter().min_by(|a, b| likelier(a, b)) else { return all };
     if temperature == 0.0 {
-        all.truncate(1);
-        return all;
+        return vec![likeliest];
     }
-    if let Some(&(_, last)) = top_k.checked_sub(1).and_then(|last| all.get(last as usize)) {
-        all.retain(|&(_, score)| score >= last);
+    if let Some(last) = top_k.checked_sub(1).filter(|&last| (last as usize) < all.len()) {
+        let (_, &mut (_, least), _) = all.select_nth_unstable_by(last as usize, likelier);
+        all.retain(|&(_, score)| score >= least);
+        all.sort_unstable_by(likelier);
     }
     for (_, weight) in &mut all {
-        *weight = ((*weight - max) / f64::from(temperature)).exp();
+        *weight = ((*weight - likeliest.1) / f64::from(temperature)).exp();
     }
     all.retain(|&(_, weight)| weight > 0.0);
+    if top_p < 1.0 {
+        keep_mass(&mut all, top_p);
+    }
+    // The likeliest has weight 1.
+    all.retain(|&(_, weight)| weight >= f64::from(min_p));
+    all
+}
 
-    let wanted = f64::from(top_p) * all.iter().map(|&(_, weight)| weight).sum::<f64>();
+/// Keeps the likeliest tokens that have this share of the weights, sorted.
+fn keep_mass(all: &mut Vec<(u32, f64)>, top_p: f32) {
+    let sum = |some: &[(u32, f64)]| some.iter().map(|&(_, weight)| weight).sum::<f64>();
+    let wanted = f64::from(top_p) * sum(all);
+    let mut enough = 64;
+    while enough < all.len() {
+        all.select_nth_unstable_by(enough, likelier);
+        // With some to spare, since sums in another order round otherwise.
+        if sum(&all[..enough]) > wanted * (1.0 + 1e-9) {
+            all.truncate(enough);
+        }
+        enough *= 8;
+    }
+    all.sort_unstable_by(likelier);
     let mut sum = 0.0;
     let last = all.iter().position(|&(_, weight)| {
         sum += weight;
         sum >= wanted
     });
     all.truncate(last.map_or(all.len(), |last| last + 1));
-    // The likeliest has weight 1.
-    all.retain(|&(_, weight)| weight >= f64::from(min_p));
-    all
+}
+
+/// Descending; equals stay in the order of their ids.
+fn likelier(a: &(u32, f64), b: &(u32, f64)) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
 #[cfg(test)]
@@ -309,7 +332,42 @@ mod tests {
         assert_eq!(drawn, [681, 950, 427, 627, 288, 149]);
     }
 
+    /// All of them sorted, then what top-k, top-p and min-p leave, one after the other.
+    fn sorted_candidates(scores: &[f64], sampling: Sampling) -> Vec<u32> {
+        let mut all: Vec<(u32, f64)> = (0..).zip(scores.iter().copied()).collect();
+        all.sort_by(|a, b| b.1.total_cmp(&a.1));
+        if sampling.top_k > 0 && (sampling.top_k as usize) < all.len() {
+            let least = all[sampling.top_k as usize - 1].1;
+            all.retain(|&(_, score)| score >= least);
+        }
+        let max = all[0].1;
+        let weight = |score: f64| ((score - max) / f64::from(sampling.temperature)).exp();
+        let total: f64 = all.iter().map(|&(_, score)| weight(score)).sum();
+        let mut before = 0.0;
+        let mut kept = Vec::new();
+        for (token, score) in all {
+            if before < f64::from(sampling.top_p) * total * (1.0 - 1e-12) || kept.is_empty() {
+                kept.push((token, weight(score)));
+            }
+            before += weight(score);
+        }
+        kept.retain(|&(_, weight)| weight >= f64::from(sampling.min_p));
+        kept.into_iter().map(|(token, _)| token).collect()
+    }
+
     proptest! {
+        #[test]
+        fn few_are_sorted_and_the_same_are_kept(
+            logits in prop::collection::vec(-10..10_i8, 1..2000),
+            (top_k, top_p, min_p) in (0..300_u32, 0.0..1_f32, 0.0..0.2_f32),
+        ) {
+            // Many equals, and scores that sum to what is exact enough.
+            let scores: Vec<f64> = logits.iter().map(|&logit| f64::from(logit) / 4.0).collect();
+            let sampling = Sampling { top_k, top_p, min_p, ..PLAIN };
+            let found = candidates(&scores, sampling).iter().map(|&(token, _)| token).collect::<Vec<_>>();
+            prop_assert_eq!(found, sorted_candidates(&scores, sampling));
+        }
+
         #[test]
         fn a_vanishing_top_p_is_greedy(logits in prop::collection::vec(-20.0..20_f32, 1..50), seed: u64) {
             let sampling = Sampling { top_p: 1e-6, seed, ..PLAIN };

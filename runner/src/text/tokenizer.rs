@@ -65,7 +65,7 @@ impl Tokenizer {
 
     /// Ids of plain text, with the tokens that the model expects around it.
     ///
-    /// As in transformers, `add_bos_token` counts even where the post-processor adds nothing.
+    /// `add_bos_token` counts even where the post-processor adds nothing, as it did in transformers' own tokenizers.
     pub fn encode_plain(
         &self,
         text: &str,

@@ -1,7 +1,8 @@
 //! What quantisation costs: a bundle's weights against the checkpoint's, both through the reference.
 //!
 //! Both models are run over all texts layer by layer ([`Windows`]), so the checkpoint's weights are read in order, once,
-//! and memory is bounded by the texts and a layer. Logits are made and compared some positions at a time.
+//! and of the checkpoint only a layer is held, beside the packed bundle and the keys and values of both sides. Logits are
+//! made and compared some positions at a time.
 
 use std::ops::Range;
 

@@ -4,6 +4,7 @@ use packlight_formats::model::Activation;
 use packlight_formats::rope::{Pairing, Rope, Scaling};
 
 use super::*;
+use crate::engine::{Engine, EngineError};
 use crate::plan::{Cache, CacheId, Columns, Factor, Heads, RopeIndex};
 
 /// Row 12 of the behaviours: shapes that fill no word, group or tile.
@@ -317,6 +318,30 @@ fn argmax_takes_the_first_of_equals() {
             let found = block_on(executor.forward(&[3, token], 0, Want::Argmax)).expect("runs");
             let expected = reference.forward(&[3, token], 0, Want::Argmax).expect("runs");
             assert_eq!(found, expected, "row {token} of {width} values");
+        }
+    }
+}
+
+/// Nobody is to take what came of an overflow for the first token of the vocabulary.
+#[test]
+fn logits_that_are_no_numbers_have_no_likeliest_token() {
+    let Some(gpu) = gpu(Caps::floor()) else { return };
+    for factor in [f32::NAN, f32::INFINITY] {
+        let mut bench = Bench::new(Q4);
+        let x = bench.input(1000);
+        bench.step(Op::Scale { x, by: Factor::Constant(factor) });
+        let plan = bench.finish(x);
+        let engines = [
+            Engine::of_gpu(executor(&gpu, &plan), CAPACITY),
+            Engine::of_reference(reference(&plan), CAPACITY),
+        ];
+        for mut engine in engines {
+            let error = block_on(engine.feed(&[3, 1], Want::Argmax)).expect_err("no numbers");
+            assert!(matches!(error, EngineError::NoToken(1)), "{error}");
+            assert!(error.hint().is_some_and(|hint| hint.contains("verify")));
+            // Nor where several are made at once.
+            let error = block_on(engine.go_on(2, 4)).expect_err("no numbers");
+            assert!(matches!(error, EngineError::NoToken(2)), "{error}");
         }
     }
 }
