@@ -85,6 +85,10 @@ pub(crate) struct ConvertArgs {
     /// A TOML file of [[override]] tables with `pattern` and `scheme`.
     #[arg(long, value_name = "FILE")]
     pub(crate) recipe: Option<PathBuf>,
+    /// Go on without a key of config.json that no architecture knows, as in rope_scaling.KEY; may be given again. The
+    /// bundle says so, and is wrong where the key changes what the model computes.
+    #[arg(long = "ignore-config-key", value_name = "KEY")]
+    pub(crate) ignored_config_keys: Vec<String>,
     /// Conversation template for mlc-chat-config.json, by MLC's name; default: the one that equals the chat template.
     #[arg(long, value_name = "NAME")]
     pub(crate) conv_template: Option<String>,

@@ -30,7 +30,8 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     let (scheme, codes) = (scheme(&args.scheme)?, codes(&args.codes)?);
     let rounding = rounding(args.rounding, codes)?;
     let text = calibration::text(args.calibration.as_deref(), codes)?;
-    let checkpoint = Checkpoint::open(&place::checkpoint(&args.checkpoint, &args.cache)?)?;
+    let folder = place::checkpoint(&args.checkpoint, &args.cache)?;
+    let checkpoint = Checkpoint::open_ignoring(&folder, &args.ignored_config_keys)?;
     let conversion = Conversion::plan(&checkpoint, scheme, &override_rules(args)?, codes)?;
     let calibration = text.map(|text| calibration::cut(&conversion, &text)).transpose()?;
     let records = conversion.records();
@@ -39,6 +40,11 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     report_skipped(&conversion);
     if codes.name != Codes::DEFAULT.name && !conversion.quantises() {
         eprintln!("note: nothing is quantised, so --codes {} has no effect", codes.name);
+    }
+    for key in &args.ignored_config_keys {
+        eprintln!(
+            "warning: config key `{key}` is ignored: if it changes what the model computes, the bundle is wrong"
+        );
     }
     for warning in &sidecars.warnings {
         eprintln!("warning: {warning}");

@@ -52,16 +52,25 @@ fn configs_that_mean_something_else() {
         for word in words {
             assert!(error.contains(word), "`{word}` is not in: {error}");
         }
+        assert!(error.contains("hint: "), "no hint in: {error}");
     };
     spoilt(
         &|c| c["model_type"] = json!("mamba"),
         &["mamba", "known architectures", "llama", "qwen3"],
     );
-    spoilt(&|c| c["clever_trick"] = json!(3), &["clever_trick", "hint"]);
+    spoilt(&|c| c["clever_trick"] = json!(3), &["--ignore-config-key clever_trick"]);
     spoilt(&|c| c["rope_scaling"]["beta"] = json!(1), &["rope_scaling.beta"]);
     spoilt(
         &|c| c["rope_scaling"]["rope_type"] = json!("spiral"),
         &["rope_scaling.rope_type", "spiral"],
+    );
+    spoilt(
+        &|c| c["rope_scaling"]["rope_type"] = json!("dynamic"),
+        &["dynamic", "max_position_embeddings"],
+    );
+    spoilt(
+        &|c| c["quantization_config"] = json!({ "quant_method": "awq", "bits": 4 }),
+        &["awq", "convert the checkpoint that it was quantised from"],
     );
     spoilt(&|c| c["hidden_act"] = json!("relu"), &["hidden_act", "relu", "silu"]);
     spoilt(&|c| c["hidden_size"] = json!("wide"), &["hidden_size", "wide"]);
@@ -72,6 +81,24 @@ fn configs_that_mean_something_else() {
         &|c| c["architectures"] = json!(["Qwen2ForCausalLM"]),
         &["architectures", "Qwen2ForCausalLM"],
     );
+    // A way round, which the bundle tells of and verification knows.
+    let checkpoint = copy(&fixture("llama"));
+    edit_json(&checkpoint.path().join("config.json"), |c| c["clever_trick"] = json!(3));
+    let bundle = checkpoint.path().join("bundle");
+    let ran = packlight!(
+        "convert",
+        checkpoint.path(),
+        "-o",
+        bundle,
+        "--ignore-config-key",
+        "clever_trick"
+    );
+    assert!(ran.stderr.contains("warning: config key `clever_trick` is ignored"), "{}", ran.stderr);
+    ran.ok();
+    let manifest = fs_err::read(bundle.join("packlight.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+    assert_eq!(manifest["source"]["ignored_config_keys"], json!(["clever_trick"]));
+    packlight!("verify", bundle, "--against", checkpoint.path()).ok();
     // An unknown class, or none, is no contradiction.
     let checkpoint = copy(&fixture("llama"));
     edit_json(&checkpoint.path().join("config.json"), |c| c["architectures"] = json!(["MyLlama"]));

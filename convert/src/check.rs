@@ -50,8 +50,7 @@ impl<'a> Conversion<'a> {
         rules: &[OverrideRule],
         codes: &'static Codes,
     ) -> Result<Self, ConvertError> {
-        let model =
-            arch::describe(checkpoint.config(), |tensor| checkpoint.tensor(tensor).is_some())?;
+        let model = checkpoint.describe()?;
         let weights = model.weights();
         let (skipped, faults) = check(&model, &weights, checkpoint);
         if !faults.is_empty() {

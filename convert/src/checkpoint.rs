@@ -7,6 +7,7 @@ use packlight_formats::arch;
 use packlight_formats::digest::sha256;
 use packlight_formats::fp8::Fp8Scales;
 use packlight_formats::manifest::packlight::{Provenance, SourceFile};
+use packlight_formats::model::Model;
 use packlight_formats::safetensors::{TensorInfo, parse_header, parse_index};
 use serde_json::Value;
 
@@ -22,6 +23,8 @@ pub struct Checkpoint {
     folder: PathBuf,
     config: Value,
     config_sha256: String,
+    /// Keys of config.json that are left unread because the user says so.
+    ignored_keys: Vec<String>,
     fp8_scales: Option<Fp8Scales>,
     files: Vec<WeightFile>,
     /// Where each tensor is: file, and position in its list.
@@ -44,6 +47,11 @@ pub struct WeightFile {
 impl Checkpoint {
     /// Opens a folder: parses its config and every header, and lists whatever is wrong with the files.
     pub fn open(folder: &Path) -> Result<Self, ConvertError> {
+        Self::open_ignoring(folder, &[])
+    }
+
+    /// The same with keys of config.json, by their dotted paths, of which no architecture knows what they mean.
+    pub fn open_ignoring(folder: &Path, keys: &[String]) -> Result<Self, ConvertError> {
         refuse_other_kinds(folder)?;
         let config_bytes = fs_err::read(folder.join("config.json"))?;
         let config = parse_json(&folder.join("config.json"), &config_bytes)?;
@@ -82,8 +90,17 @@ impl Checkpoint {
             return Err(ConvertError::Faults(faults));
         }
         let config_sha256 = sha256(&config_bytes);
-        let fp8_scales = arch::fp8_scales(&config)?;
-        Ok(Self { folder: folder.into(), config, config_sha256, fp8_scales, files, places, order })
+        let fp8_scales = arch::fp8_scales(&config, keys)?;
+        Ok(Self {
+            folder: folder.into(),
+            config,
+            config_sha256,
+            ignored_keys: keys.to_vec(),
+            fp8_scales,
+            files,
+            places,
+            order,
+        })
     }
 
     /// The folder it was opened from.
@@ -94,6 +111,12 @@ impl Checkpoint {
     /// config.json.
     pub fn config(&self) -> &Value {
         &self.config
+    }
+
+    /// The model that config.json describes.
+    pub(crate) fn describe(&self) -> Result<Model, ConvertError> {
+        let has = |tensor: &str| self.tensor(tensor).is_some();
+        Ok(arch::describe_ignoring(&self.config, &self.ignored_keys, has)?)
     }
 
     /// How fp8 weights are scaled, where the config says that there are any.
@@ -148,6 +171,7 @@ impl Checkpoint {
             tensors: self.places.len() as u64,
             bytes: self.files.iter().map(|file| file.map.bytes().len() as u64).sum(),
             config_sha256: self.config_sha256.clone(),
+            ignored_config_keys: self.ignored_keys.clone(),
             files: self.files.iter().map(file).collect(),
         }
     }

@@ -86,7 +86,7 @@ impl ConvertError {
                 .into(),
             Self::Gguf(_) => "convert the original safetensors checkpoint instead".into(),
             Self::Lora(_) => "merge it into its base model first (peft: merge_and_unload, then save_pretrained)".into(),
-            Self::Config(error) => return error.hint(),
+            Self::Config(error) => error.hint(),
             Self::Faults(_) => "the files may be incomplete or belong to another config.json; download them again".into(),
             Self::NonFinite { .. } | Self::Overflow { .. } => {
                 "the checkpoint is probably damaged; --allow-non-finite converts it all the same".into()

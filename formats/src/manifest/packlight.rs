@@ -97,6 +97,9 @@ pub struct Provenance {
     pub bytes: u64,
     /// SHA-256 of config.json.
     pub config_sha256: String,
+    /// Keys of it that the converter was told to leave unread, by their dotted paths; nothing knows what they mean.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignored_config_keys: Vec<String>,
     /// Its weight files.
     pub files: Vec<SourceFile>,
 }
