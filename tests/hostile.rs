@@ -113,12 +113,6 @@ fn every_wrong_tensor_is_listed_at_once() {
     let checkpoint = copy(&fixture("llama"));
     edit_tensors(&checkpoint.path().join("model.safetensors"), |tensors| {
         tensors.retain(|tensor| tensor.name != "model.layers.1.mlp.up_proj.weight");
-        tensors.push(Tensor {
-            name: "model.mystery".into(),
-            dtype: Dtype::BF16,
-            shape: vec![2],
-            bytes: vec![0; 4],
-        });
         let find = |tensors: &mut Vec<Tensor>, name: &str| {
             tensors.iter().position(|t| t.name == name).unwrap()
         };
@@ -132,7 +126,6 @@ fn every_wrong_tensor_is_listed_at_once() {
         &[
             "`model.layers.1.mlp.up_proj.weight` is missing",
             "`model.layers.1.mlp.gate_up_proj.weight` is made from it",
-            "`model.mystery` in `model.safetensors` belongs to no weight",
             "`model.norm.weight` in `model.safetensors` is [32], but config.json makes it [64]",
             "`model.layers.0.self_attn.q_proj.weight` in `model.safetensors` is I16",
         ],
@@ -147,15 +140,67 @@ fn files_of_an_index_that_do_not_fit_it() {
 
     let checkpoint = copy(&fixture("qwen3"));
     edit_json(&checkpoint.path().join("model.safetensors.index.json"), |index| {
-        index["weight_map"]["model.norm.weight"] = json!("model-00001-of-00003.safetensors");
-    });
-    refused(checkpoint.path(), &["model.norm.weight", "not in that file", "not in the index"]);
-
-    let checkpoint = copy(&fixture("qwen3"));
-    edit_json(&checkpoint.path().join("model.safetensors.index.json"), |index| {
         index["weight_map"]["model.norm.weight"] = json!("../../etc/passwd");
     });
     refused(checkpoint.path(), &["model.norm.weight", "etc/passwd", "not a file name"]);
+}
+
+/// transformers loads every file of the index whole, and asks for nothing more than that each weight is there.
+#[test]
+fn only_tensors_that_are_needed_can_be_at_fault() {
+    let tensor = |name: &str, byte: u8| Tensor {
+        name: name.into(),
+        dtype: Dtype::BF16,
+        shape: vec![64],
+        bytes: vec![byte; 128],
+    };
+    let file = |n: u32| format!("model-0000{n}-of-00003.safetensors");
+    let (_expected, expected) = converted(&fixture("qwen3"));
+    let checkpoint = copy(&fixture("qwen3"));
+    edit_json(&checkpoint.path().join("model.safetensors.index.json"), |index| {
+        let map = index["weight_map"].as_object_mut().unwrap();
+        map.insert("lm_head.weight".into(), json!(file(1)));
+        // Each header says what is in a file; the index need not.
+        map.insert("model.layers.0.input_layernorm.weight".into(), json!(file(3)));
+        map.remove("model.norm.weight");
+    });
+    let last = checkpoint.path().join(file(3));
+    edit_tensors(&last, |tensors| {
+        tensors.push(tensor("model.layers.0.self_attn.rotary_emb.inv_freq", 0));
+        tensors.push(tensor("score.weight", 0));
+        tensors.push(tensor("model.layers.0.self_attn.k_proj.k_scale", 0));
+    });
+    let mut norm = None;
+    for n in 1..=3 {
+        edit_tensors(&checkpoint.path().join(file(n)), |tensors| {
+            norm = norm.take().or(tensors.iter().find(|t| t.name == "model.norm.weight").cloned());
+            tensors.push(tensor("model.mystery", u8::try_from(n).unwrap()));
+        });
+    }
+    let norm = norm.unwrap();
+    for n in 1..=3 {
+        edit_tensors(&checkpoint.path().join(file(n)), |tensors| {
+            tensors.retain(|tensor| tensor.name != norm.name);
+            tensors.push(norm.clone());
+        });
+    }
+    let bundle = checkpoint.path().join("bundle");
+    let ran = packlight!("convert", checkpoint.path(), "-o", bundle, "--codes", "mlc");
+    assert!(ran.stderr.contains("belongs to no weight of the model"), "{}", ran.stderr);
+    ran.ok();
+    let listed = packlight!("inspect", checkpoint.path()).ok();
+    for name in ["lm_head.weight", "inv_freq", "score.weight", "k_scale", "model.mystery"] {
+        let line = listed.lines().find(|line| line.contains(name));
+        assert!(line.is_some_and(|line| line.starts_with("skipped ")), "{name}: {listed}");
+    }
+    let shards = |bundle: &Path| fs_err::read(bundle.join("params_shard_0.bin")).unwrap().len();
+    assert_eq!(shards(&bundle), shards(&expected));
+    packlight!("verify", bundle, "--against", checkpoint.path()).ok();
+
+    edit_tensors(&last, |tensors| {
+        tensors.iter_mut().find(|tensor| tensor.name == norm.name).unwrap().bytes[7] ^= 1;
+    });
+    refused(checkpoint.path(), &["`model.norm.weight` is in `model-0000", "with other contents"]);
 }
 
 #[test]

@@ -54,16 +54,12 @@ pub enum Fault {
     MissingFile(String),
     #[error(transparent)]
     Header(#[from] HeaderError),
-    #[error("tensor `{tensor}` stands in the index for `{file}`, but is not in that file")]
-    NotInFile { tensor: String, file: String },
-    #[error("tensor `{tensor}` is in `{file}`, but not in the index")]
-    NotInIndex { tensor: String, file: String },
+    #[error("tensor `{tensor}` is in `{}` and, with other contents, in `{}`", .files[0], .files[1])]
+    Ambiguous { tensor: String, files: [String; 2] },
     #[error("tensor `{tensor}` is missing; `{weight}` is made from it")]
     Missing { tensor: String, weight: String },
     #[error("tensor `{tensor}` is fp8, but its scales `{scales}` are missing")]
     MissingScales { tensor: String, scales: String },
-    #[error("tensor `{tensor}` in `{file}` belongs to no weight of the model")]
-    Extra { tensor: String, file: String },
     #[error("tensor `{tensor}` in `{file}` is {found:?}, but config.json makes it {expected:?}")]
     WrongShape { tensor: String, file: String, found: Vec<u64>, expected: Vec<u64> },
     #[error("tensor `{tensor}` in `{file}` is {dtype}, which is not read as a weight")]
