@@ -108,9 +108,9 @@ pub(crate) struct ConvertArgs {
     pub(crate) allow_non_finite: bool,
     #[command(flatten)]
     pub(crate) cache: CacheFolder,
-    /// Threads for quantising; default: all.
-    #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
+    /// Threads for quantising; default: as many as the machine has.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
     /// Print the result as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

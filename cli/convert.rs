@@ -25,7 +25,7 @@ use crate::{calibration, interrupt, place, progress, sidecars};
 
 pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     if let Some(threads) = args.threads {
-        rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
+        rayon::ThreadPoolBuilder::new().num_threads(threads.into()).build_global()?;
     }
     let (scheme, codes) = (scheme(&args.scheme)?, codes(&args.codes)?);
     let rounding = rounding(args.rounding, codes)?;
