@@ -36,7 +36,12 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     let calibration = text.map(|text| calibration::cut(&conversion, &text)).transpose()?;
     let records = conversion.records();
     let shards = plan_shards(&records, args.shard_bytes);
-    let sidecars = sidecars::collect(&checkpoint, scheme, args.conv_template.as_deref())?;
+    let sidecars = sidecars::collect(
+        &checkpoint,
+        conversion.model.context,
+        scheme,
+        args.conv_template.as_deref(),
+    )?;
     report_skipped(&conversion);
     if codes.name != Codes::DEFAULT.name && !conversion.quantises() {
         eprintln!("note: nothing is quantised, so --codes {} has no effect", codes.name);
@@ -107,7 +112,7 @@ impl<'a> Job<'a> {
         let records = conversion.records();
         Ok(Self {
             shards: plan_shards(&records, DEFAULT_SHARD_BYTES),
-            sidecars: sidecars::collect(checkpoint, scheme, None)?.files,
+            sidecars: sidecars::collect(checkpoint, conversion.model.context, scheme, None)?.files,
             cut: Cut::default(),
             occupied: Occupied::Refuse,
             options: StreamOptions { allow_non_finite: false, rounding: Rounding::default() },
