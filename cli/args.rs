@@ -100,7 +100,7 @@ pub(crate) struct ConvertArgs {
     /// Print what would be written, and write nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Replace a bundle that is already in the output folder, finished or not.
+    /// Replace a bundle that is already in the output folder, finished or not. Other files stay as they are.
     #[arg(long)]
     pub(crate) force: bool,
     /// Convert NaN and infinite weights too, as the scheme does.
@@ -158,7 +158,7 @@ pub(crate) struct PackArgs {
     pub(crate) output: PathBuf,
     #[command(flatten)]
     pub(crate) cut: CutArgs,
-    /// Replace a bundle that is already in the output folder, finished or not.
+    /// Replace a bundle that is already in the output folder, finished or not. Other files stay as they are.
     #[arg(long)]
     pub(crate) force: bool,
     /// Print the result as one JSON object.

@@ -7,7 +7,9 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::packlight;
-use crate::support::{Tensor, converted, copy, edit_json, edit_tensors, fixture, gpu, repo};
+use crate::support::{
+    Tensor, contents, converted, copy, edit_json, edit_tensors, fixture, gpu, repo,
+};
 
 /// Converts a spoilt checkpoint and expects an error with exit 2, a hint, all of `words`, and no manifest.
 #[track_caller]
@@ -200,6 +202,16 @@ fn output_folders_with_something_in_them() {
     let problems = packlight!("verify", folder.path());
     assert!(problems.code == 1 && problems.stdout.contains("thesis.tex"), "{problems:?}");
     packlight!("verify", folder.path(), "--allow-extra").ok();
+    // Neither is another checkpoint overwritten; what a bundle's own manifest names is.
+    let other = copy(&repo("demo"));
+    let before = contents(other.path());
+    let error = packlight!("convert", repo("demo"), "-o", other.path(), "--force").fails(2);
+    assert!(error.contains("tokenizer_config.json") && error.contains("hint: "), "{error}");
+    assert!(contents(other.path()) == before);
+    let (_plain, plain) = converted(&repo("demo"));
+    fs_err::remove_file(plain.join("packlight.json")).unwrap();
+    fs_err::remove_file(plain.join("generation_config.json")).unwrap();
+    packlight!("convert", repo("demo"), "-o", plain, "--force").ok();
     let error =
         packlight!("convert", fixture("llama"), "-o", folder.path().join("thesis.tex")).fails(2);
     assert!(error.contains("is a file"), "{error}");

@@ -12,6 +12,11 @@ pub enum PackError {
     NotEmpty { folder: PathBuf, found: String },
     #[error("output `{}` is a file", .0.display())]
     NotAFolder(PathBuf),
+    #[error(
+        "`{}` holds files that are of no bundle there and that this one would overwrite: {}",
+        .folder.display(), .files.join(", ")
+    )]
+    Foreign { folder: PathBuf, files: Vec<String> },
     #[error("another process is writing into `{}`", .0.display())]
     Locked(PathBuf),
     #[error("`{}` holds the beginning of another bundle:{}", .folder.display(), list(.differences))]
@@ -34,6 +39,8 @@ pub enum PackError {
     Disagree(String),
     #[error("writing `{path}` failed: {source}")]
     Write { path: String, source: std::io::Error },
+    #[error("no file can be created in `{}`: {source}", .folder.display())]
+    Create { folder: PathBuf, source: std::io::Error },
     // Not transparent: what went wrong on the way to a host is inside.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -69,6 +76,7 @@ impl PackError {
             Self::NotEmpty { .. } => {
                 "choose another folder, or --force to replace the bundle in it".into()
             }
+            Self::Foreign { .. } => "choose another folder, or move these files away".into(),
             Self::NotAFolder(_) => "choose another name for the output folder".into(),
             Self::Locked(_) => "wait until it is done, or choose another folder".into(),
             Self::OtherOptions { .. } => {
@@ -79,7 +87,9 @@ impl PackError {
             Self::NotABundle(_) => {
                 "give the folder that `packlight convert -o` wrote, or its URL".into()
             }
-            Self::Write { source, .. } | Self::Io(source) if is_full(source) => {
+            Self::Write { source, .. } | Self::Create { source, .. } | Self::Io(source)
+                if is_full(source) =>
+            {
                 "make room and run the same command again (without --force): it goes on where it stopped".into()
             }
             Self::Missing { .. }
@@ -91,6 +101,9 @@ impl PackError {
             }
             Self::Manifest(_) => {
                 "the bundle is damaged or was changed by hand: convert it again".into()
+            }
+            Self::Create { .. } => {
+                "choose an output folder that you may write into, on a disk that takes files".into()
             }
             Self::Write { .. } | Self::Io(_) | Self::WrongLength { .. } => return None,
         })

@@ -68,7 +68,9 @@ impl Journal {
     pub(crate) fn open(folder: &Path) -> Result<(Self, Past), PackError> {
         let path = folder.join(JOURNAL);
         loop {
-            let file = File::options().read(true).append(true).create(true).open(&path)?;
+            let opened = File::options().read(true).append(true).create(true).open(&path);
+            let file =
+                opened.map_err(|source| PackError::Create { folder: folder.into(), source })?;
             match file.try_lock() {
                 // Some network file systems have no locks; there nobody can be kept out.
                 Ok(()) => {}
@@ -111,6 +113,12 @@ impl Journal {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |source| PackError::Write { path: JOURNAL.into(), source };
         file.write_all(&text).map_err(failed)
+    }
+
+    /// Nothing was begun.
+    pub(crate) fn remove_if_empty(self) -> Result<(), PackError> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).metadata()?;
+        if file.len() == 0 { self.remove() } else { Ok(()) }
     }
 
     /// The folder is full.
