@@ -111,7 +111,9 @@ impl Draft {
         self.paths = manifests.packlight.files.iter().map(|file| file.path.clone()).collect();
         self.bytes = manifests.packlight.files.iter().map(|file| file.bytes).sum::<u64>()
             + manifests.json.len() as u64;
-        let mut found = Vec::new();
+        // What a reader would refuse must not be written.
+        let mut found: Vec<Misfit> =
+            manifests.packlight.file_faults().into_iter().map(Misfit::File).collect();
         let bytes = manifests.json.len() as u64;
         if bytes > cap {
             found.push(Misfit::Manifest { bytes, cap });

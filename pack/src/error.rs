@@ -25,6 +25,10 @@ pub enum PackError {
     NoSpace { folder: PathBuf, needed: u64, free: u64 },
     #[error("the bundle does not fit {}:{}", .host.unwrap_or("the limit"), list(.misfits))]
     DoesNotFit { host: Option<&'static str>, misfits: Vec<Misfit> },
+    #[error(
+        "the files beside the shards have {bytes} bytes, of which `{largest}` is the largest; they are held in memory, at most {most}"
+    )]
+    TooMuchBeside { bytes: u64, largest: String, most: u64 },
     #[error("`{0}` is not a bundle: it has no tensor-cache.json")]
     NotABundle(String),
     #[error("`{file}` is missing")]
@@ -59,6 +63,8 @@ pub enum Misfit {
     Manifest { bytes: u64, cap: u64 },
     #[error("_headers has {bytes} bytes, a file may have {cap}, and it cannot be cut")]
     Headers { bytes: u64, cap: u64 },
+    #[error("{0}")]
+    File(String),
     #[error("it has {files} files, and {limit} are allowed")]
     Files { files: u64, limit: u64 },
     #[error("it has {bytes} bytes, and {limit} are allowed")]
@@ -84,6 +90,9 @@ impl PackError {
             }
             Self::NoSpace { .. } => "free some space, or choose a folder on another disk".into(),
             Self::DoesNotFit { misfits, .. } => misfits.iter().map(Misfit::hint).next()?.into(),
+            Self::TooMuchBeside { .. } => {
+                "a bundle is shards, a tokenizer and settings: move other files out of its folder".into()
+            }
             Self::NotABundle(_) => {
                 "give the folder that `packlight convert -o` wrote, or its URL".into()
             }
@@ -122,6 +131,10 @@ impl Misfit {
             Self::Manifest { .. } | Self::Headers { .. } => "raise --max-file-bytes",
             Self::Files { .. } => {
                 "larger files are fewer: raise --max-file-bytes, or choose another --host"
+            }
+            Self::File(_) => {
+                "rename the file, or move it out of the folder: names must be plain, fit every system and differ in \
+                 more than case"
             }
             Self::Bytes { .. } => "choose another --host, or a --scheme with fewer bits",
         }

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ManifestError;
-use super::files::{self, File};
+use super::files::File;
 use super::names::Names;
 use super::requires::Requires;
 use crate::model::Model;
@@ -282,7 +282,7 @@ impl Packlight {
         if let Some(about) = &self.about {
             about.model.validate().map_err(|error| fault(format!("model: {error}")))?;
         }
-        files::validate(self).map_err(fault)
+        self.file_faults().into_iter().next().map_or(Ok(()), |reason| Err(fault(reason)))
     }
 }
 
