@@ -209,6 +209,19 @@ fn what_does_not_fit_is_refused_before_the_first_byte() {
     assert!(error.contains("cloudflare-pages") && error.contains("jsdelivr"), "{error}");
 }
 
+/// Paths are bytes, and JSON is text.
+#[test]
+#[cfg(unix)]
+fn a_path_that_is_no_text_can_be_written_to() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let (folder, bundle) = converted(&fixture("llama"));
+    let odd = |name: &[u8]| folder.path().join(std::ffi::OsStr::from_bytes(name));
+    let written = packlight!("pack", bundle, "-o", odd(b"x\xff"), "--json").json();
+    assert!(written["output"].as_str().unwrap().ends_with("x\u{fffd}"), "{written}");
+    let cached = packlight!("cache", "--cache", odd(b"y\xff"), "--json").json();
+    assert!(cached["folder"].as_str().unwrap().ends_with("y\u{fffd}"), "{cached}");
+}
+
 #[test]
 fn what_a_reader_would_refuse_is_not_packed() {
     let (folder, plain) = converted(&fixture("qwen2"));
