@@ -27,6 +27,8 @@ pub enum ConvertError {
     Lora(PathBuf),
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    #[error("the file that codes wait in cannot be created in `{}`: {source}", .folder.display())]
+    Scratch { folder: PathBuf, source: std::io::Error },
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -84,7 +86,11 @@ impl ConvertError {
             Self::Lora(_) => "merge it into its base model first (peft: merge_and_unload, then save_pretrained)".into(),
             Self::Config(error) => error.hint(),
             Self::Faults(_) => "the files may be incomplete or belong to another config.json; download them again".into(),
-            Self::NonFinite { .. } | Self::Overflow { .. } => {
+            Self::Scratch { .. } => "choose an output folder that you may write into".into(),
+            Self::Overflow { .. } => {
+                "`--scheme q4bf16_1` or `q4f32_1` holds numbers as large; --allow-non-finite makes them infinite".into()
+            }
+            Self::NonFinite { .. } => {
                 "the checkpoint is probably damaged; --allow-non-finite converts it all the same".into()
             }
             Self::Override(OverrideError::UnknownScheme { .. }) => {
