@@ -165,7 +165,11 @@ fn safetensors_that_lie() {
 
 #[test]
 fn weights_that_are_not_finite_are_named() {
-    for (bits, what) in [(0x7FC0_u16, "NaN"), (0xFF80, "-inf"), (0x7F00, "overflows float16")] {
+    for (bits, what, hint) in [
+        (0x7FC0_u16, "NaN", "damaged"),
+        (0xFF80, "-inf", "damaged"),
+        (0x7F00, "overflows float16", "--scheme q4bf16_1"),
+    ] {
         let checkpoint = copy(&fixture("llama"));
         edit_tensors(&checkpoint.path().join("model.safetensors"), |tensors| {
             let tensor = tensors
@@ -175,7 +179,8 @@ fn weights_that_are_not_finite_are_named() {
             let at = 2 * (3 * 64 + 17);
             tensor.bytes[at..at + 2].copy_from_slice(&bits.to_le_bytes());
         });
-        refused(checkpoint.path(), &["model.layers.2.self_attn.k_proj.weight", what, "[3, 17]"]);
+        let tensor = "model.layers.2.self_attn.k_proj.weight";
+        refused(checkpoint.path(), &[tensor, what, "[3, 17]", hint]);
         let folder = TempDir::new().unwrap();
         packlight!(
             "convert",
@@ -212,9 +217,12 @@ fn output_folders_with_something_in_them() {
     fs_err::remove_file(plain.join("packlight.json")).unwrap();
     fs_err::remove_file(plain.join("generation_config.json")).unwrap();
     packlight!("convert", repo("demo"), "-o", plain, "--force").ok();
-    let error =
-        packlight!("convert", fixture("llama"), "-o", folder.path().join("thesis.tex")).fails(2);
+    let file = folder.path().join("thesis.tex");
+    let error = packlight!("convert", fixture("llama"), "-o", file).fails(2);
     assert!(error.contains("is a file"), "{error}");
+    // What the system says gets a hint, too.
+    let error = packlight!("convert", fixture("llama"), "-o", file.join("bundle")).fails(2);
+    assert!(error.contains("thesis.tex/bundle") && error.contains("hint: "), "{error}");
 }
 
 #[test]

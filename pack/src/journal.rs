@@ -216,6 +216,13 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_takes_no_files_is_named() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let error = Journal::open(&folder.path().join("gone")).unwrap_err();
+        assert!(error.to_string().contains("gone") && error.hint().is_some(), "{error}");
+    }
+
+    #[test]
     fn one_at_a_time() {
         let folder = tempfile::TempDir::new().unwrap();
         let (journal, _) = Journal::open(folder.path()).unwrap();
