@@ -85,6 +85,10 @@ pub(crate) struct ConvertArgs {
     /// A TOML file of [[override]] tables with `pattern` and `scheme`.
     #[arg(long, value_name = "FILE")]
     pub(crate) recipe: Option<PathBuf>,
+    /// Go on without a key of config.json that no architecture knows, as in rope_scaling.KEY; may be given again. The
+    /// bundle says so, and is wrong where the key changes what the model computes.
+    #[arg(long = "ignore-config-key", value_name = "KEY")]
+    pub(crate) ignored_config_keys: Vec<String>,
     /// Conversation template for mlc-chat-config.json, by MLC's name; default: the one that equals the chat template.
     #[arg(long, value_name = "NAME")]
     pub(crate) conv_template: Option<String>,
@@ -96,7 +100,7 @@ pub(crate) struct ConvertArgs {
     /// Print what would be written, and write nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Replace a bundle that is already in the output folder, finished or not.
+    /// Replace a bundle that is already in the output folder, finished or not. Other files stay as they are.
     #[arg(long)]
     pub(crate) force: bool,
     /// Convert NaN and infinite weights too, as the scheme does.
@@ -104,9 +108,9 @@ pub(crate) struct ConvertArgs {
     pub(crate) allow_non_finite: bool,
     #[command(flatten)]
     pub(crate) cache: CacheFolder,
-    /// Threads for quantising; default: all.
-    #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
+    /// Threads for quantising; default: as many as the machine has.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
     /// Print the result as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
@@ -154,7 +158,7 @@ pub(crate) struct PackArgs {
     pub(crate) output: PathBuf,
     #[command(flatten)]
     pub(crate) cut: CutArgs,
-    /// Replace a bundle that is already in the output folder, finished or not.
+    /// Replace a bundle that is already in the output folder, finished or not. Other files stay as they are.
     #[arg(long)]
     pub(crate) force: bool,
     /// Print the result as one JSON object.

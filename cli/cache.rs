@@ -17,7 +17,7 @@ pub(crate) fn run(args: &CacheArgs) -> anyhow::Result<bool> {
         let entries = |list: &[Cached]| list.iter().map(entry).collect::<Vec<_>>();
         println!(
             "{}",
-            json!({ "folder": cache.folder(), "held": entries(&held), "removed": entries(&removed) })
+            json!({ "folder": cache.folder().display().to_string(), "held": entries(&held), "removed": entries(&removed) })
         );
         return Ok(true);
     }

@@ -56,17 +56,16 @@ fn read(file: &Path) -> Result<Vec<u8>, Hinted> {
         .map_err(|error| Hinted::new(message(error), "--calibration takes a file of plain text"))
 }
 
-/// Runs the text through the model; the codes wait in a file beside the bundle.
+/// Runs the text through the model; the codes wait in a nameless file in `folder`.
 pub(crate) fn run(
     conversion: &Conversion<'_>,
     windows: &Windows,
     options: StreamOptions,
-    output: &Path,
+    folder: &Path,
 ) -> anyhow::Result<Compensated> {
     let plan = Plan::lower(&conversion.model, &conversion.assignment);
     let calibration = Calibration::new(plan, windows.tokens.clone())?;
-    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut compensator = Compensator::new(conversion, options, folder.unwrap_or(Path::new(".")))?;
+    let mut compensator = Compensator::new(conversion, options, folder)?;
     let bar = progress::work(calibration.work(), "calibrating");
     calibration.run::<Failure>(
         |weight, inputs| Ok(compensator.records(&weight.name, inputs)?),

@@ -25,20 +25,31 @@ use crate::{calibration, interrupt, place, progress, sidecars};
 
 pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<bool> {
     if let Some(threads) = args.threads {
-        rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
+        rayon::ThreadPoolBuilder::new().num_threads(threads.into()).build_global()?;
     }
     let (scheme, codes) = (scheme(&args.scheme)?, codes(&args.codes)?);
     let rounding = rounding(args.rounding, codes)?;
     let text = calibration::text(args.calibration.as_deref(), codes)?;
-    let checkpoint = Checkpoint::open(&place::checkpoint(&args.checkpoint, &args.cache)?)?;
+    let folder = place::checkpoint(&args.checkpoint, &args.cache)?;
+    let checkpoint = Checkpoint::open_ignoring(&folder, &args.ignored_config_keys)?;
     let conversion = Conversion::plan(&checkpoint, scheme, &override_rules(args)?, codes)?;
     let calibration = text.map(|text| calibration::cut(&conversion, &text)).transpose()?;
     let records = conversion.records();
     let shards = plan_shards(&records, args.shard_bytes);
-    let sidecars = sidecars::collect(&checkpoint, scheme, args.conv_template.as_deref())?;
+    let sidecars = sidecars::collect(
+        &checkpoint,
+        conversion.model.context,
+        scheme,
+        args.conv_template.as_deref(),
+    )?;
     report_skipped(&conversion);
     if codes.name != Codes::DEFAULT.name && !conversion.quantises() {
         eprintln!("note: nothing is quantised, so --codes {} has no effect", codes.name);
+    }
+    for key in &args.ignored_config_keys {
+        eprintln!(
+            "warning: config key `{key}` is ignored: if it changes what the model computes, the bundle is wrong"
+        );
     }
     for warning in &sidecars.warnings {
         eprintln!("warning: {warning}");
@@ -101,7 +112,7 @@ impl<'a> Job<'a> {
         let records = conversion.records();
         Ok(Self {
             shards: plan_shards(&records, DEFAULT_SHARD_BYTES),
-            sidecars: sidecars::collect(checkpoint, scheme, None)?.files,
+            sidecars: sidecars::collect(checkpoint, conversion.model.context, scheme, None)?.files,
             cut: Cut::default(),
             occupied: Occupied::Refuse,
             options: StreamOptions { allow_non_finite: false, rounding: Rounding::default() },

@@ -81,15 +81,16 @@ pub(crate) fn report_kept(claim: &Claim) {
 
 pub(crate) fn print_written(output: &Path, written: &Written, json: bool) {
     let Written { files, bytes, sha256 } = written;
+    // A path need not be text.
+    let folder = output.display().to_string();
     if json {
         println!(
             "{}",
-            json!({ "output": output, "files": files, "bytes": bytes, "sha256": sha256 })
+            json!({ "output": folder, "files": files, "bytes": bytes, "sha256": sha256 })
         );
     } else {
         println!(
-            "{}: {files} files, {bytes} bytes ({}), sha256 {sha256}",
-            output.display(),
+            "{folder}: {files} files, {bytes} bytes ({}), sha256 {sha256}",
             HumanBytes(*bytes)
         );
     }

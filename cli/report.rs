@@ -1,8 +1,10 @@
 //! Errors as people read them: what, where, why, then a hint.
 
 use std::error::Error;
+use std::io::ErrorKind;
 
 use packlight_convert::ConvertError;
+use packlight_formats::chat_config::ChatConfigError;
 use packlight_http::{HttpError, ServeError};
 use packlight_pack::PackError;
 use packlight_publish::PublishError;
@@ -54,4 +56,29 @@ fn hint(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref::<EngineError>().and_then(EngineError::hint))
         .or_else(|| error.downcast_ref::<BundleError>().and_then(BundleError::hint))
         .or_else(|| error.downcast_ref::<TextError>().and_then(TextError::hint))
+        .or_else(|| error.downcast_ref::<ChatConfigError>().map(|error| error.hint().into()))
+        .or_else(|| io(error).and_then(io_hint).map(str::to_owned))
+}
+
+/// An error of the system. A transparent one is no link of the chain by itself.
+fn io<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a std::io::Error> {
+    error.downcast_ref().or_else(|| match error.downcast_ref() {
+        Some(ConvertError::Io(error)) => Some(error),
+        _ => None,
+    })
+}
+
+fn io_hint(error: &std::io::Error) -> Option<&'static str> {
+    Some(match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            "check who may read and write there, or choose another place"
+        }
+        ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory => {
+            "check the path: each part of it but the last must be a folder"
+        }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            "make room there, or choose another disk"
+        }
+        _ => return None,
+    })
 }

@@ -21,9 +21,10 @@ pub(crate) struct Sidecars {
 
 /// Copies what is copied, and makes mlc-chat-config.json from it.
 ///
-/// `conv_template` names a preset; without it, the preset is taken that writes what the checkpoint's template writes.
+/// `context` is the model's; `conv_template` names a preset; without it, the preset is taken that writes what the checkpoint's template writes.
 pub(crate) fn collect(
     checkpoint: &Checkpoint,
+    context: u32,
     scheme: &Scheme,
     conv_template: Option<&str>,
 ) -> anyhow::Result<Sidecars> {
@@ -46,6 +47,7 @@ pub(crate) fn collect(
     let names: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
     let json = chat_config::to_json(&Inputs {
         config: checkpoint.config(),
+        context,
         generation_config: generation_config.as_ref(),
         scheme: scheme.name,
         tokenizer_files: &names,

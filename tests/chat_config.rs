@@ -29,8 +29,11 @@ fn made(architecture: &str, config: &Value) -> String {
     let generation_config = json_of(architecture, "generation_config.json");
     let tokenizer_info = TokenizerInfo::detect(&json_of(architecture, "tokenizer.json")).unwrap();
     let conv_template = Conversation::deserialize(&expected["conv_template"]).unwrap();
+    let text = if config["text_config"].is_object() { &config["text_config"] } else { config };
+    let context = text["max_position_embeddings"].as_u64().unwrap().try_into().unwrap();
     to_json(&Inputs {
         config,
+        context,
         generation_config: Some(&generation_config),
         scheme: "q4f16_1",
         tokenizer_files: &["tokenizer_config.json", "tokenizer.json", "model.safetensors"],
@@ -136,6 +139,7 @@ fn a_missing_setting_is_named() {
     let expected = json_of("llama", "mlc-chat-config.json");
     let error = to_json(&Inputs {
         config: &config,
+        context: 512,
         generation_config: None,
         scheme: "q4f16_1",
         tokenizer_files: &[],

@@ -5,6 +5,14 @@ use crate::support::{contents, converted, fixture, repo};
 use tempfile::TempDir;
 
 #[test]
+fn threads_have_a_bound() {
+    for threads in ["0", "1025", "100000000"] {
+        let error = packlight!("convert", repo("demo"), "--dry-run", "--threads", threads).fails(2);
+        assert!(error.contains("1..=1024"), "{error}");
+    }
+}
+
+#[test]
 fn threads_and_runs_do_not_change_a_byte() {
     let (_first, expected) = converted(&repo("demo"));
     let expected = contents(&expected);

@@ -10,6 +10,27 @@ const TEXT: &str = "What is the capital of Italy? The capital of Italy is Rome. 
     Returns the number of elements in the vector, also referred to as its length. \
     A `String` is a UTF-8 encoded, growable string. To borrow it, take a reference to it. ";
 
+/// Codes wait in the output folder, the one place that must take files: here its parent does not.
+#[test]
+#[cfg(target_os = "linux")]
+fn only_the_output_folder_is_written_to() {
+    let folder = TempDir::new().unwrap();
+    let script = r#"
+        mount -t tmpfs none "$1" && mkdir "$1/bundle" && mount -t tmpfs none "$1/bundle" || exit 77
+        mount -o remount,ro "$1" || exit 77
+        "$0" convert "$2" -o "$1/bundle" --codes gptq --calibration "$3"
+    "#;
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-Urm", "sh", "-c", script, env!("CARGO_BIN_EXE_packlight")]);
+    command.arg(folder.path()).arg(repo("demo")).arg(repo("tests/fixtures/README.md"));
+    let Ok(output) = command.output() else { return eprintln!("SKIPPED: no `unshare` here") };
+    let said = String::from_utf8(output.stderr).unwrap();
+    if output.status.code() == Some(77) || said.contains("unshare: ") {
+        return eprintln!("SKIPPED: no disk can be mounted here: {said}");
+    }
+    assert!(output.status.success(), "{said}");
+}
+
 #[test]
 fn a_calibrated_bundle_answers_and_threads_do_not_change_it() {
     let folder = TempDir::new().unwrap();

@@ -7,7 +7,9 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::packlight;
-use crate::support::{Tensor, converted, copy, edit_json, edit_tensors, fixture, gpu, repo};
+use crate::support::{
+    Tensor, contents, converted, copy, edit_json, edit_tensors, fixture, gpu, repo,
+};
 
 /// Converts a spoilt checkpoint and expects an error with exit 2, a hint, all of `words`, and no manifest.
 #[track_caller]
@@ -52,16 +54,25 @@ fn configs_that_mean_something_else() {
         for word in words {
             assert!(error.contains(word), "`{word}` is not in: {error}");
         }
+        assert!(error.contains("hint: "), "no hint in: {error}");
     };
     spoilt(
         &|c| c["model_type"] = json!("mamba"),
         &["mamba", "known architectures", "llama", "qwen3"],
     );
-    spoilt(&|c| c["clever_trick"] = json!(3), &["clever_trick", "hint"]);
+    spoilt(&|c| c["clever_trick"] = json!(3), &["--ignore-config-key clever_trick"]);
     spoilt(&|c| c["rope_scaling"]["beta"] = json!(1), &["rope_scaling.beta"]);
     spoilt(
         &|c| c["rope_scaling"]["rope_type"] = json!("spiral"),
         &["rope_scaling.rope_type", "spiral"],
+    );
+    spoilt(
+        &|c| c["rope_scaling"]["rope_type"] = json!("dynamic"),
+        &["dynamic", "max_position_embeddings"],
+    );
+    spoilt(
+        &|c| c["quantization_config"] = json!({ "quant_method": "awq", "bits": 4 }),
+        &["awq", "convert the checkpoint that it was quantised from"],
     );
     spoilt(&|c| c["hidden_act"] = json!("relu"), &["hidden_act", "relu", "silu"]);
     spoilt(&|c| c["hidden_size"] = json!("wide"), &["hidden_size", "wide"]);
@@ -86,12 +97,6 @@ fn every_wrong_tensor_is_listed_at_once() {
     let checkpoint = copy(&fixture("llama"));
     edit_tensors(&checkpoint.path().join("model.safetensors"), |tensors| {
         tensors.retain(|tensor| tensor.name != "model.layers.1.mlp.up_proj.weight");
-        tensors.push(Tensor {
-            name: "model.mystery".into(),
-            dtype: Dtype::BF16,
-            shape: vec![2],
-            bytes: vec![0; 4],
-        });
         let find = |tensors: &mut Vec<Tensor>, name: &str| {
             tensors.iter().position(|t| t.name == name).unwrap()
         };
@@ -105,7 +110,6 @@ fn every_wrong_tensor_is_listed_at_once() {
         &[
             "`model.layers.1.mlp.up_proj.weight` is missing",
             "`model.layers.1.mlp.gate_up_proj.weight` is made from it",
-            "`model.mystery` in `model.safetensors` belongs to no weight",
             "`model.norm.weight` in `model.safetensors` is [32], but config.json makes it [64]",
             "`model.layers.0.self_attn.q_proj.weight` in `model.safetensors` is I16",
         ],
@@ -117,12 +121,6 @@ fn files_of_an_index_that_do_not_fit_it() {
     let checkpoint = copy(&fixture("qwen3"));
     fs_err::remove_file(checkpoint.path().join("model-00002-of-00003.safetensors")).unwrap();
     refused(checkpoint.path(), &["model-00002-of-00003.safetensors", "missing"]);
-
-    let checkpoint = copy(&fixture("qwen3"));
-    edit_json(&checkpoint.path().join("model.safetensors.index.json"), |index| {
-        index["weight_map"]["model.norm.weight"] = json!("model-00001-of-00003.safetensors");
-    });
-    refused(checkpoint.path(), &["model.norm.weight", "not in that file", "not in the index"]);
 
     let checkpoint = copy(&fixture("qwen3"));
     edit_json(&checkpoint.path().join("model.safetensors.index.json"), |index| {
@@ -167,7 +165,11 @@ fn safetensors_that_lie() {
 
 #[test]
 fn weights_that_are_not_finite_are_named() {
-    for (bits, what) in [(0x7FC0_u16, "NaN"), (0xFF80, "-inf"), (0x7F00, "overflows float16")] {
+    for (bits, what, hint) in [
+        (0x7FC0_u16, "NaN", "damaged"),
+        (0xFF80, "-inf", "damaged"),
+        (0x7F00, "overflows float16", "--scheme q4bf16_1"),
+    ] {
         let checkpoint = copy(&fixture("llama"));
         edit_tensors(&checkpoint.path().join("model.safetensors"), |tensors| {
             let tensor = tensors
@@ -177,7 +179,8 @@ fn weights_that_are_not_finite_are_named() {
             let at = 2 * (3 * 64 + 17);
             tensor.bytes[at..at + 2].copy_from_slice(&bits.to_le_bytes());
         });
-        refused(checkpoint.path(), &["model.layers.2.self_attn.k_proj.weight", what, "[3, 17]"]);
+        let tensor = "model.layers.2.self_attn.k_proj.weight";
+        refused(checkpoint.path(), &[tensor, what, "[3, 17]", hint]);
         let folder = TempDir::new().unwrap();
         packlight!(
             "convert",
@@ -204,9 +207,22 @@ fn output_folders_with_something_in_them() {
     let problems = packlight!("verify", folder.path());
     assert!(problems.code == 1 && problems.stdout.contains("thesis.tex"), "{problems:?}");
     packlight!("verify", folder.path(), "--allow-extra").ok();
-    let error =
-        packlight!("convert", fixture("llama"), "-o", folder.path().join("thesis.tex")).fails(2);
+    // Neither is another checkpoint overwritten; what a bundle's own manifest names is.
+    let other = copy(&repo("demo"));
+    let before = contents(other.path());
+    let error = packlight!("convert", repo("demo"), "-o", other.path(), "--force").fails(2);
+    assert!(error.contains("tokenizer_config.json") && error.contains("hint: "), "{error}");
+    assert!(contents(other.path()) == before);
+    let (_plain, plain) = converted(&repo("demo"));
+    fs_err::remove_file(plain.join("packlight.json")).unwrap();
+    fs_err::remove_file(plain.join("generation_config.json")).unwrap();
+    packlight!("convert", repo("demo"), "-o", plain, "--force").ok();
+    let file = folder.path().join("thesis.tex");
+    let error = packlight!("convert", fixture("llama"), "-o", file).fails(2);
     assert!(error.contains("is a file"), "{error}");
+    // What the system says gets a hint, too.
+    let error = packlight!("convert", fixture("llama"), "-o", file.join("bundle")).fails(2);
+    assert!(error.contains("thesis.tex/bundle") && error.contains("hint: "), "{error}");
 }
 
 #[test]

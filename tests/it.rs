@@ -10,6 +10,7 @@ mod support;
 mod broken;
 mod chat;
 mod chat_config;
+mod checkpoints;
 mod cli;
 mod demo;
 mod determinism;

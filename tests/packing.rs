@@ -209,6 +209,47 @@ fn what_does_not_fit_is_refused_before_the_first_byte() {
     assert!(error.contains("cloudflare-pages") && error.contains("jsdelivr"), "{error}");
 }
 
+/// Paths are bytes, and JSON is text.
+#[test]
+#[cfg(unix)]
+fn a_path_that_is_no_text_can_be_written_to() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let (folder, bundle) = converted(&fixture("llama"));
+    let odd = |name: &[u8]| folder.path().join(std::ffi::OsStr::from_bytes(name));
+    let written = packlight!("pack", bundle, "-o", odd(b"x\xff"), "--json").json();
+    assert!(written["output"].as_str().unwrap().ends_with("x\u{fffd}"), "{written}");
+    let cached = packlight!("cache", "--cache", odd(b"y\xff"), "--json").json();
+    assert!(cached["folder"].as_str().unwrap().ends_with("y\u{fffd}"), "{cached}");
+}
+
+#[test]
+fn what_a_reader_would_refuse_is_not_packed() {
+    let (folder, plain) = converted(&fixture("qwen2"));
+    fs_err::remove_file(plain.join("packlight.json")).unwrap();
+    let output = folder.path().join("output");
+    let refused = |names: &[&str], more: &[&str], word: &str| {
+        for name in names {
+            fs_err::write(plain.join(name), "x").unwrap();
+        }
+        let mut args = vec!["pack", plain.to_str().unwrap(), "-o", output.to_str().unwrap()];
+        args.extend(more);
+        let error = crate::support::packlight(args).fails(2);
+        assert!(error.contains(word) && error.contains("hint: "), "`{word}` is not in: {error}");
+        assert!(!output.exists());
+        for name in names {
+            fs_err::remove_file(plain.join(name)).unwrap();
+        }
+    };
+    refused(&["notes: draft.txt", "nul.txt"], &[], "`notes: draft.txt` is not a file name");
+    refused(&["notes: draft.txt", "nul.txt"], &[], "`nul.txt` is not a file name");
+    refused(&["README.md", "readme.md"], &[], "`readme.md` is not a file name of its own");
+    refused(&[&"x".repeat(249)], &["--names", "hashed"], "is not a file name");
+    // Files beside the shards are held in memory, and a stray one may be of any size.
+    let stray = fs_err::File::create(plain.join("model.gguf")).unwrap();
+    stray.set_len(1 << 30).unwrap();
+    refused(&[], &[], "`model.gguf` is the largest");
+}
+
 /// The schema is generated from the types (formats/src/manifest/schema.rs); here it meets what they write.
 #[test]
 fn every_manifest_follows_the_schema() {

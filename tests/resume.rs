@@ -258,6 +258,8 @@ fn a_full_disk_loses_nothing() {
         mount -o remount,nr_inodes=10000 "$disk" || exit 4
         "$0" "$@" || exit 5
         cp -r "$disk/bundle" "$out"
+        mount -o remount,size=$(($(du -sk "$disk" | cut -f1) + 64))k "$disk" || exit 8
+        "$0" "$@" --force || exit 9
         rm -r "$disk/bundle"
         mount -o remount,size=1m "$disk" || exit 7
         "$0" "$@"; [ $? = 2 ] || exit 6

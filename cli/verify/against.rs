@@ -69,7 +69,8 @@ pub(crate) fn check(
     words: &Words,
     continuations: &[Continuation],
 ) -> anyhow::Result<(Vec<Check>, Option<Against>)> {
-    let checkpoint = Checkpoint::open(folder)?;
+    let ignored = bundle.about().map_or(&[][..], |about| &about.source.ignored_config_keys);
+    let checkpoint = Checkpoint::open_ignoring(folder, ignored)?;
     let codes = bundle.about().and_then(|about| Codes::find(&about.codes));
     let rules = bundle.about().map(rules).unwrap_or_default();
     let scheme = bundle.assignment().usual();

@@ -148,7 +148,6 @@ fn recalibrate(
         let message = "the bundle was calibrated with another text";
         return Err(Hinted::new(message, "give it with --calibration FILE").into());
     }
-    // The codes wait in a nameless file beside a bundle that is not going to be.
-    let folder = std::env::temp_dir();
-    calibration::run(conversion, &windows, options, &folder.join("bundle"))
+    // There is no bundle's folder for the codes to wait in.
+    calibration::run(conversion, &windows, options, &std::env::temp_dir())
 }

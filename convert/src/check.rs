@@ -50,8 +50,7 @@ impl<'a> Conversion<'a> {
         rules: &[OverrideRule],
         codes: &'static Codes,
     ) -> Result<Self, ConvertError> {
-        let model =
-            arch::describe(checkpoint.config(), |tensor| checkpoint.tensor(tensor).is_some())?;
+        let model = checkpoint.describe()?;
         let weights = model.weights();
         let (skipped, faults) = check(&model, &weights, checkpoint);
         if !faults.is_empty() {
@@ -133,20 +132,29 @@ fn check(model: &Model, weights: &[&Weight], checkpoint: &Checkpoint) -> (Skippe
     }
     let mut skipped = Vec::new();
     for tensor_name in checkpoint.order() {
-        let Some((file, tensor)) = checkpoint.tensor(tensor_name) else { continue };
+        let Some((file, tensor)) = checkpoint.tensor(tensor_name) else {
+            // One that is needed is reported above.
+            if !needed.contains_key(tensor_name.as_str()) {
+                skipped.push((
+                    tensor_name.clone(),
+                    "in the index, but in no file; no weight needs it",
+                ));
+            }
+            continue;
+        };
         let (name, file) = (|| tensor.name.clone(), || checkpoint.files()[file].name.clone());
         let scales =
             |weight: &str| needed.contains_key(weight) && checkpoint.fp8_scales().is_some();
         if tensor_name.strip_suffix(SCALE_SUFFIX).is_some_and(scales) {
+            faults.extend(checkpoint.ambiguity(tensor_name));
             continue;
         }
         let Some((source, _)) = needed.get(tensor_name.as_str()) else {
-            match arch::skip_reason(model, tensor_name) {
-                Some(reason) => skipped.push((name(), reason)),
-                None => faults.push(Fault::Extra { tensor: name(), file: file() }),
-            }
+            let reason = arch::skip_reason(model, tensor_name);
+            skipped.push((name(), reason.unwrap_or("belongs to no weight of the model")));
             continue;
         };
+        faults.extend(checkpoint.ambiguity(tensor_name));
         if tensor.shape != source.shape {
             let (found, expected) = (tensor.shape.clone(), source.shape.clone());
             faults.push(Fault::WrongShape { tensor: name(), file: file(), found, expected });

@@ -1,12 +1,13 @@
 //! A Hugging Face checkpoint: config.json and one or more safetensors files, mapped, of which only headers are read.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use packlight_formats::arch;
 use packlight_formats::digest::sha256;
 use packlight_formats::fp8::Fp8Scales;
 use packlight_formats::manifest::packlight::{Provenance, SourceFile};
+use packlight_formats::model::Model;
 use packlight_formats::safetensors::{TensorInfo, parse_header, parse_index};
 use serde_json::Value;
 
@@ -22,11 +23,13 @@ pub struct Checkpoint {
     folder: PathBuf,
     config: Value,
     config_sha256: String,
+    /// Keys of config.json that are left unread because the user says so.
+    ignored_keys: Vec<String>,
     fp8_scales: Option<Fp8Scales>,
     files: Vec<WeightFile>,
-    /// Where each tensor is: file, and position in its list.
-    places: HashMap<String, (usize, usize)>,
-    /// Tensor names in the order of the index, or of the bytes of a single file.
+    /// Where each tensor is: file, and position in its list. Of several places the first counts.
+    places: HashMap<String, Vec<(usize, usize)>>,
+    /// Tensor names in the order of the index, then of the bytes of files.
     order: Vec<String>,
 }
 
@@ -44,6 +47,11 @@ pub struct WeightFile {
 impl Checkpoint {
     /// Opens a folder: parses its config and every header, and lists whatever is wrong with the files.
     pub fn open(folder: &Path) -> Result<Self, ConvertError> {
+        Self::open_ignoring(folder, &[])
+    }
+
+    /// The same with keys of config.json, by their dotted paths, of which no architecture knows what they mean.
+    pub fn open_ignoring(folder: &Path, keys: &[String]) -> Result<Self, ConvertError> {
         refuse_other_kinds(folder)?;
         let config_bytes = fs_err::read(folder.join("config.json"))?;
         let config = parse_json(&folder.join("config.json"), &config_bytes)?;
@@ -62,28 +70,23 @@ impl Checkpoint {
                 Err(Opening::Io(error)) => return Err(error.into()),
             }
         }
-        let mut places = HashMap::new();
-        for (f, file) in files.iter().enumerate() {
-            places.extend(
-                file.tensors.iter().enumerate().map(|(t, tensor)| (tensor.name.clone(), (f, t))),
-            );
-        }
-        let order = match index {
-            Some(index) => {
-                compare_index(&index, &files, &mut faults);
-                by_first_file(index)
-            }
-            None => files
-                .iter()
-                .flat_map(|file| file.tensors.iter().map(|tensor| tensor.name.clone()))
-                .collect(),
-        };
         if !faults.is_empty() {
             return Err(ConvertError::Faults(faults));
         }
+        let places = places(&files, index.as_deref().unwrap_or_default());
+        let order = order(index.unwrap_or_default(), &files);
         let config_sha256 = sha256(&config_bytes);
-        let fp8_scales = arch::fp8_scales(&config)?;
-        Ok(Self { folder: folder.into(), config, config_sha256, fp8_scales, files, places, order })
+        let fp8_scales = arch::fp8_scales(&config, keys)?;
+        Ok(Self {
+            folder: folder.into(),
+            config,
+            config_sha256,
+            ignored_keys: keys.to_vec(),
+            fp8_scales,
+            files,
+            places,
+            order,
+        })
     }
 
     /// The folder it was opened from.
@@ -94,6 +97,12 @@ impl Checkpoint {
     /// config.json.
     pub fn config(&self) -> &Value {
         &self.config
+    }
+
+    /// The model that config.json describes.
+    pub(crate) fn describe(&self) -> Result<Model, ConvertError> {
+        let has = |tensor: &str| self.tensor(tensor).is_some();
+        Ok(arch::describe_ignoring(&self.config, &self.ignored_keys, has)?)
     }
 
     /// How fp8 weights are scaled, where the config says that there are any.
@@ -122,8 +131,20 @@ impl Checkpoint {
 
     /// A tensor and the index of its file.
     pub(crate) fn tensor(&self, name: &str) -> Option<(usize, &TensorInfo)> {
-        let &(file, tensor) = self.places.get(name)?;
+        let &(file, tensor) = self.places.get(name)?.first()?;
         Some((file, &self.files[file].tensors[tensor]))
+    }
+
+    /// What is wrong with a tensor that is in several files: nothing where it is the same in all of them.
+    pub(crate) fn ambiguity(&self, name: &str) -> Option<Fault> {
+        let (first, others) = self.places.get(name)?.split_first()?;
+        let copy = |&(file, tensor): &(usize, usize)| {
+            let (file, tensor) = (&self.files[file], &self.files[file].tensors[tensor]);
+            (tensor.dtype, &tensor.shape, file.bytes(tensor))
+        };
+        let &(other, _) = others.iter().find(|other| copy(other) != copy(first))?;
+        let files = [first.0, other].map(|file| self.files[file].name.clone());
+        Some(Fault::Ambiguous { tensor: name.into(), files })
     }
 
     /// What tells it from a checkpoint with the same config and headers, as a fine-tune has: when its files were written.
@@ -148,6 +169,7 @@ impl Checkpoint {
             tensors: self.places.len() as u64,
             bytes: self.files.iter().map(|file| file.map.bytes().len() as u64).sum(),
             config_sha256: self.config_sha256.clone(),
+            ignored_config_keys: self.ignored_keys.clone(),
             files: self.files.iter().map(file).collect(),
         }
     }
@@ -235,38 +257,37 @@ fn open_file(folder: &Path, name: &str) -> Result<WeightFile, Opening> {
     Ok(WeightFile { name: name.into(), tensors, header_bytes, map })
 }
 
-/// The index and the headers must tell the same story.
-fn compare_index(index: &[(String, String)], files: &[WeightFile], faults: &mut Vec<Fault>) {
-    let indexed: HashMap<&str, &str> =
-        index.iter().map(|(tensor, file)| (tensor.as_str(), file.as_str())).collect();
-    let held: BTreeMap<&str, BTreeSet<&str>> = files
-        .iter()
-        .map(|file| {
-            (file.name.as_str(), file.tensors.iter().map(|tensor| tensor.name.as_str()).collect())
-        })
-        .collect();
-    for (tensor, file) in index {
-        // A file that is missing or broken has been reported as a whole.
-        if held.get(file.as_str()).is_some_and(|tensors| !tensors.contains(tensor.as_str())) {
-            faults.push(Fault::NotInFile { tensor: tensor.clone(), file: file.clone() });
+/// Where every tensor is. Headers have the last word about that; the index chooses between files.
+fn places(
+    files: &[WeightFile],
+    index: &[(String, String)],
+) -> HashMap<String, Vec<(usize, usize)>> {
+    let mut places: HashMap<String, Vec<(usize, usize)>> = HashMap::new();
+    for (f, file) in files.iter().enumerate() {
+        for (t, tensor) in file.tensors.iter().enumerate() {
+            places.entry(tensor.name.clone()).or_default().push((f, t));
         }
     }
-    for (file, tensors) in held {
-        let strangers = tensors.into_iter().filter(|tensor| indexed.get(tensor) != Some(&file));
-        faults.extend(
-            strangers.map(|tensor| Fault::NotInIndex { tensor: tensor.into(), file: file.into() }),
-        );
+    for (tensor, file) in index {
+        let Some(places) = places.get_mut(tensor) else { continue };
+        if let Some(named) = places.iter().position(|&(f, _)| files[f].name == *file) {
+            places.swap(0, named);
+        }
     }
+    places
 }
 
-/// Tensors of the file that is named first, then of the next, each in the order of the index.
-fn by_first_file(index: Vec<(String, String)>) -> Vec<String> {
+/// Tensors of the index, those of the file that is named first before those of the next, each in the order of the index;
+/// then those that only headers name.
+fn order(mut index: Vec<(String, String)>, files: &[WeightFile]) -> Vec<String> {
     let mut rank = HashMap::new();
     for (_, file) in &index {
         let next = rank.len();
         rank.entry(file.clone()).or_insert(next);
     }
-    let mut order = index;
-    order.sort_by_key(|(_, file)| rank[file]);
-    order.into_iter().map(|(tensor, _)| tensor).collect()
+    index.sort_by_key(|(_, file)| rank[file]);
+    let tensors = files.iter().flat_map(|file| &file.tensors).map(|tensor| tensor.name.clone());
+    let mut seen = HashSet::new();
+    let names = index.into_iter().map(|(tensor, _)| tensor).chain(tensors);
+    names.filter(|name| seen.insert(name.clone())).collect()
 }

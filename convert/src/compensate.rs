@@ -49,8 +49,9 @@ impl<'a> Compensator<'a> {
         options: StreamOptions,
         folder: &Path,
     ) -> Result<Self, ConvertError> {
-        let file = Mutex::new(tempfile::tempfile_in(folder)?);
-        let compensated = Compensated { file, starts: HashMap::new(), end: 0 };
+        let scratch = |source| ConvertError::Scratch { folder: folder.into(), source };
+        let file = tempfile::tempfile_in(folder).map_err(scratch)?;
+        let compensated = Compensated { file: Mutex::new(file), starts: HashMap::new(), end: 0 };
         Ok(Self { conversion, options, compensated })
     }
 

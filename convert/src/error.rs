@@ -27,6 +27,8 @@ pub enum ConvertError {
     Lora(PathBuf),
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    #[error("the file that codes wait in cannot be created in `{}`: {source}", .folder.display())]
+    Scratch { folder: PathBuf, source: std::io::Error },
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -54,16 +56,12 @@ pub enum Fault {
     MissingFile(String),
     #[error(transparent)]
     Header(#[from] HeaderError),
-    #[error("tensor `{tensor}` stands in the index for `{file}`, but is not in that file")]
-    NotInFile { tensor: String, file: String },
-    #[error("tensor `{tensor}` is in `{file}`, but not in the index")]
-    NotInIndex { tensor: String, file: String },
+    #[error("tensor `{tensor}` is in `{}` and, with other contents, in `{}`", .files[0], .files[1])]
+    Ambiguous { tensor: String, files: [String; 2] },
     #[error("tensor `{tensor}` is missing; `{weight}` is made from it")]
     Missing { tensor: String, weight: String },
     #[error("tensor `{tensor}` is fp8, but its scales `{scales}` are missing")]
     MissingScales { tensor: String, scales: String },
-    #[error("tensor `{tensor}` in `{file}` belongs to no weight of the model")]
-    Extra { tensor: String, file: String },
     #[error("tensor `{tensor}` in `{file}` is {found:?}, but config.json makes it {expected:?}")]
     WrongShape { tensor: String, file: String, found: Vec<u64>, expected: Vec<u64> },
     #[error("tensor `{tensor}` in `{file}` is {dtype}, which is not read as a weight")]
@@ -86,9 +84,13 @@ impl ConvertError {
                 .into(),
             Self::Gguf(_) => "convert the original safetensors checkpoint instead".into(),
             Self::Lora(_) => "merge it into its base model first (peft: merge_and_unload, then save_pretrained)".into(),
-            Self::Config(error) => return error.hint(),
+            Self::Config(error) => error.hint(),
             Self::Faults(_) => "the files may be incomplete or belong to another config.json; download them again".into(),
-            Self::NonFinite { .. } | Self::Overflow { .. } => {
+            Self::Scratch { .. } => "choose an output folder that you may write into".into(),
+            Self::Overflow { .. } => {
+                "`--scheme q4bf16_1` or `q4f32_1` holds numbers as large; --allow-non-finite makes them infinite".into()
+            }
+            Self::NonFinite { .. } => {
                 "the checkpoint is probably damaged; --allow-non-finite converts it all the same".into()
             }
             Self::Override(OverrideError::UnknownScheme { .. }) => {

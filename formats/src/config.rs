@@ -1,118 +1,43 @@
 //! A reader of `config.json` that remembers what was read, so that no key is ignored silently.
 
+mod error;
+mod harmless;
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-/// Keys that do not change what the model computes, and why each may be left unread.
-const IGNORED: &[(&str, &str)] = &[
-    ("_name_or_path", "where the checkpoint was saved from"),
-    ("architectures", "checked against model_type by the table of architectures"),
-    ("attention_dropout", "training only"),
-    ("audio_config", "settings of the audio tower, which is left out"),
-    ("audio_token_id", "stands for audio"),
-    ("auto_map", "which code transformers would download; model_type says what it computes"),
-    ("boa_token_id", "stands before audio"),
-    ("boi_token_id", "stands before an image"),
-    ("boi_token_index", "stands before an image"),
-    ("bos_token_id", "read with the generation settings"),
-    ("cache_implementation", "how transformers keeps its KV cache"),
-    ("dtype", "tensors carry their own dtypes"),
-    ("embd_pdrop", "training only"),
-    ("eoa_token_id", "stands after audio"),
-    ("eoa_token_index", "stands after audio"),
-    ("eoi_token_id", "stands after an image"),
-    ("eoi_token_index", "stands after an image"),
-    ("eos_token_id", "read with the generation settings"),
-    ("image_token_id", "stands for an image"),
-    ("image_token_index", "stands for an image"),
-    ("initializer_range", "training only"),
-    ("is_llama_config", "a note of the SmolLM2 export"),
-    ("mm_tokens_per_image", "how many tokens stand for an image"),
-    ("model_type", "read by the table of architectures"),
-    ("pad_token_id", "read with the generation settings"),
-    ("pretraining_tp", "how the training was split; the result is the same to rounding"),
-    ("resid_pdrop", "training only"),
-    ("torch_dtype", "tensors carry their own dtypes"),
-    ("transformers.js_config", "settings of another runtime"),
-    ("transformers_version", "who wrote the file"),
-    ("use_cache", "whether transformers keeps a KV cache"),
-    ("video_token_id", "stands for a video"),
-    ("vision_config", "settings of the vision tower, which is left out"),
-    ("vision_soft_tokens_per_image", "how many tokens stand for an image"),
-];
+pub use error::ConfigError;
+use harmless::is_harmless;
 
-/// Why a config cannot be used.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// Not a JSON object at all.
-    #[error("config.json is not a JSON object")]
-    NotAnObject,
-    /// A key of the wrong type, or out of range.
-    #[error("config key `{key}` is {found}, expected {expected}")]
-    WrongType {
-        /// Dotted path.
-        key: String,
-        /// What was expected.
-        expected: &'static str,
-        /// The JSON found.
-        found: String,
-    },
-    /// A needed key without a default.
-    #[error("config key `{key}` is missing")]
-    Missing {
-        /// Dotted path.
-        key: String,
-    },
-    /// A value that has a meaning which is not implemented.
-    #[error("config key `{key}` is {found}, which is not supported; supported: {supported}")]
-    Unsupported {
-        /// Dotted path.
-        key: String,
-        /// The JSON found.
-        found: String,
-        /// What would do.
-        supported: String,
-    },
-    /// Keys that nothing read: their meaning would be lost.
-    #[error("config keys that `{architecture}` does not know: {}", .keys.join(", "))]
-    Unread {
-        /// The `model_type`.
-        architecture: String,
-        /// Dotted paths.
-        keys: Vec<String>,
-    },
-    /// No such architecture.
-    #[error("architecture `{found}` is not supported")]
-    UnknownArchitecture {
-        /// The `model_type`, or a note that there is none.
-        found: String,
-        /// Every supported `model_type`.
-        known: Vec<&'static str>,
-    },
-    /// Dimensions that cannot be.
-    #[error("config: {reason}")]
-    Impossible {
-        /// Which dimensions and why.
-        reason: String,
-    },
+/// Keys that are left unread because somebody says so, by their dotted paths, and which of them were met.
+#[derive(Debug, Default)]
+pub struct IgnoredKeys<'a> {
+    keys: &'a [String],
+    met: RefCell<BTreeSet<String>>,
 }
 
-impl ConfigError {
-    /// What the user can do about it.
-    pub fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::UnknownArchitecture { known, .. } => {
-                format!("known architectures: {}", known.join(", "))
-            }
-            Self::Unread { .. } => {
-                "each of these may change what the model computes; remove a key only if you know \
-                                    that it does not"
-                    .into()
-            }
-            _ => return None,
-        })
+impl<'a> IgnoredKeys<'a> {
+    /// None of them is met yet.
+    pub fn new(keys: &'a [String]) -> Self {
+        Self { keys, met: RefCell::default() }
+    }
+
+    fn holds(&self, path: &str) -> bool {
+        let holds = self.keys.iter().any(|key| key == path);
+        if holds {
+            self.met.borrow_mut().insert(path.into());
+        }
+        holds
+    }
+
+    /// An error where a key was not met: what has a meaning has it, whatever anybody says.
+    pub fn all_met(&self) -> Result<(), ConfigError> {
+        match self.keys.iter().find(|key| !self.met.borrow().contains(*key)) {
+            Some(key) => Err(ConfigError::NotIgnored { key: key.clone() }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -121,21 +46,23 @@ impl ConfigError {
 pub struct Config<'a> {
     prefix: String,
     map: &'a Map<String, Value>,
+    ignored: &'a IgnoredKeys<'a>,
     read: RefCell<BTreeSet<&'a str>>,
 }
 
 impl<'a> Config<'a> {
     /// The top level of a config.
-    pub fn new(value: &'a Value) -> Result<Self, ConfigError> {
+    pub fn new(value: &'a Value, ignored: &'a IgnoredKeys<'a>) -> Result<Self, ConfigError> {
         let map = value.as_object().ok_or(ConfigError::NotAnObject)?;
-        Ok(Self { prefix: String::new(), map, read: RefCell::default() })
+        Ok(Self { prefix: String::new(), map, ignored, read: RefCell::default() })
     }
 
     /// An object inside this one, or `None` where it is missing or null.
     pub fn section(&self, key: &str) -> Result<Option<Self>, ConfigError> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let map = value.as_object().ok_or_else(|| self.wrong_type(key, "an object"))?;
-        Ok(Some(Self { prefix: format!("{}{key}.", self.prefix), map, read: RefCell::default() }))
+        let prefix = format!("{}{key}.", self.prefix);
+        Ok(Some(Self { prefix, map, ignored: self.ignored, read: RefCell::default() }))
     }
 
     /// Whether the key stands in the object at all, be it null.
@@ -227,14 +154,21 @@ impl<'a> Config<'a> {
         ConfigError::Unsupported { key: self.path(key), found, supported: supported.into() }
     }
 
-    /// Keys that nothing read and that are not on the list of keys without a meaning; null means "not set".
+    /// Two keys of the config, of which this object has the first, that do not mean the same.
+    pub fn contradiction(&self, key: &str, other: impl Into<String>) -> ConfigError {
+        ConfigError::Contradiction { key: self.path(key), other: other.into() }
+    }
+
+    /// Keys that nothing read and that may change something; null means "not set".
     fn unread(&self) -> Vec<String> {
         let read = self.read.borrow();
-        let ignored = |key: &str| IGNORED.iter().any(|(name, _why)| *name == key);
+        // The list is of keys of a model: elsewhere the same word may mean something else.
+        let is_model = matches!(self.prefix.as_str(), "" | "text_config.");
         let unread = self.map.iter().filter(|(key, value)| {
-            !value.is_null() && !read.contains(key.as_str()) && !ignored(key)
+            let is_known = is_model && is_harmless(key, value);
+            !is_known && !value.is_null() && !read.contains(key.as_str())
         });
-        unread.map(|(key, _)| self.path(key)).collect()
+        unread.map(|(key, _)| self.path(key)).filter(|path| !self.ignored.holds(path)).collect()
     }
 
     fn value(&self, key: &str) -> Option<&'a Value> {
@@ -243,7 +177,8 @@ impl<'a> Config<'a> {
         Some(value).filter(|value| !value.is_null())
     }
 
-    fn path(&self, key: &str) -> String {
+    /// The dotted path of a key.
+    pub fn path(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 

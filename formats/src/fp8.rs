@@ -26,8 +26,21 @@ impl Fp8Scales {
         if !matches!(section.text("fmt")?, None | Some("e4m3")) {
             return Err(section.unsupported("fmt", "e4m3"));
         }
-        // Activations stay in f32 here, and which modules were left alone shows in the tensors' own dtypes.
-        section.without_effect(&["activation_scheme", "modules_to_not_convert", "ignored_layers"]);
+        if !matches!(section.text("scale_fmt")?, None | Some("float")) {
+            return Err(section.unsupported("scale_fmt", "float"));
+        }
+        if !matches!(section.text("expert_dtype")?, None | Some("fp8")) {
+            return Err(section.unsupported("expert_dtype", "fp8"));
+        }
+        // Activations stay in f32 here, weights are always dequantised, and which modules are fp8 shows in the tensors'
+        // own dtypes.
+        section.without_effect(&[
+            "activation_scheme",
+            "dequantize",
+            "ignored_layers",
+            "modules_to_convert",
+            "modules_to_not_convert",
+        ]);
         let block = section.numbers("weight_block_size")?;
         section.all_read("fp8")?;
         match block.as_deref() {
@@ -85,7 +98,10 @@ pub const E4M3: [f32; 256] = {
 
 #[cfg(test)]
 mod tests {
-    use super::E4M3;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::arch;
 
     #[test]
     fn e4m3_values() {
@@ -101,5 +117,25 @@ mod tests {
             assert_eq!(E4M3[byte | 0x80].to_bits(), f32::to_bits(-value), "{byte:#x}");
         }
         assert!(E4M3[0x7f].is_nan() && E4M3[0xff].is_nan());
+    }
+
+    /// `FineGrainedFP8Config().to_dict()` of transformers 5.
+    #[test]
+    fn fp8_settings_are_read_by_value() {
+        let usual = json!({
+            "quant_method": "fp8", "modules_to_not_convert": null, "modules_to_convert": null, "expert_dtype": "fp8",
+            "activation_scheme": "dynamic", "weight_block_size": [128, 128], "dequantize": false, "scale_fmt": "float",
+        });
+        let read =
+            |section: &Value| arch::fp8_scales(&json!({ "quantization_config": section }), &[]);
+        assert_eq!(read(&usual), Ok(Some(Fp8Scales::PerBlock([128, 128]))));
+        for (key, value) in
+            [("scale_fmt", "ue8m0"), ("expert_dtype", "fp4"), ("quant_method", "awq")]
+        {
+            let mut changed = usual.clone();
+            changed[key] = value.into();
+            let error = read(&changed).unwrap_err();
+            assert!(error.to_string().contains(value), "{error}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::draft::Draft;
 use crate::error::PackError;
 use crate::folder::{Folder, Occupied};
 use crate::hash::ChunkHasher;
-use crate::journal::Entry;
+use crate::journal::{Entry, Past, Recipe};
 use crate::layout::ShardPlan;
 
 /// What claiming a folder needs to know beyond the draft.
@@ -50,18 +50,38 @@ impl Draft {
     ///
     /// What a stopped attempt has left is hashed again; what is not what it was goes.
     pub fn claim(self, path: &Path, options: ClaimOptions) -> Result<Claim, PackError> {
-        let mut recipe: BTreeMap<String, String> =
+        let (folder, past) = Folder::open(path, options.occupied)?;
+        let md5 = past.md5.clone();
+        match self.prepare(&folder, past, options) {
+            Ok((kept, damaged)) => Ok(Claim { draft: self, folder, kept, md5, damaged }),
+            Err(error) => {
+                folder.leave()?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Looks at what is there and whether there is room, and only then removes what has to go.
+    fn prepare(
+        &self,
+        folder: &Folder,
+        past: Past,
+        options: ClaimOptions,
+    ) -> Result<(Kept, Vec<String>), PackError> {
+        let mut recipe: Recipe =
             self.recipe().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         recipe.insert("source".into(), options.origin);
-        let (folder, past) = Folder::claim(path, options.occupied, &recipe)?;
-        let (kept, damaged) = kept(&self, &folder, past.files)?;
+        let mut clearing = folder.clearing(past, options.occupied, &recipe)?;
+        folder.refuse_foreign(&clearing, self.paths())?;
+        let (kept, damaged) = kept(self, folder, std::mem::take(&mut clearing.kept))?;
         let kept_bytes: u64 = kept.keys().map(|&(shard, part)| self.part_bytes(shard, part)).sum();
         let needed = self.bytes().saturating_sub(kept_bytes).saturating_add(options.scratch_bytes);
-        let free = fs4::available_space(path)?;
+        let free = folder.available(&clearing)?;
         if needed > free {
-            return Err(PackError::NoSpace { folder: path.into(), needed, free });
+            return Err(PackError::NoSpace { folder: folder.path().into(), needed, free });
         }
-        Ok(Claim { draft: self, folder, kept, md5: past.md5, damaged })
+        folder.clear(&clearing, &recipe)?;
+        Ok((kept, damaged))
     }
 
     fn part_bytes(&self, shard: usize, part: usize) -> u64 {

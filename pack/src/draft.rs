@@ -39,7 +39,8 @@ pub struct Draft {
     /// Small files that are known already, header rules included.
     small: Vec<Small>,
     compacted: Vec<String>,
-    files: u64,
+    /// Names on the host, `packlight.json` left out. Hashed ones of shards are not known yet, but are as long.
+    paths: Vec<String>,
     bytes: u64,
 }
 
@@ -91,7 +92,7 @@ impl Draft {
             let plain = Cut { names: Names::Plain, ..cut };
             small.push(Small::new(HEADERS, rules, plain, &[]));
         }
-        let mut draft = Self { contents, cut, small, compacted, files: 0, bytes: 0 };
+        let mut draft = Self { contents, cut, small, compacted, paths: Vec::new(), bytes: 0 };
         draft.check()?;
         Ok(draft)
     }
@@ -107,10 +108,12 @@ impl Draft {
         }
         let blank: Vec<ShardHashes> = (0..self.shards()).map(|i| self.blank(i)).collect();
         let manifests = self.manifests(&blank)?;
-        self.files = manifests.packlight.files.len() as u64 + 1;
+        self.paths = manifests.packlight.files.iter().map(|file| file.path.clone()).collect();
         self.bytes = manifests.packlight.files.iter().map(|file| file.bytes).sum::<u64>()
             + manifests.json.len() as u64;
-        let mut found = Vec::new();
+        // What a reader would refuse must not be written.
+        let mut found: Vec<Misfit> =
+            manifests.packlight.file_faults().into_iter().map(Misfit::File).collect();
         let bytes = manifests.json.len() as u64;
         if bytes > cap {
             found.push(Misfit::Manifest { bytes, cap });
@@ -121,8 +124,8 @@ impl Draft {
         {
             found.push(Misfit::Headers { bytes: small.bytes.len() as u64, cap });
         }
-        if let Some(limit) = host.and_then(|host| host.max_files).filter(|&n| self.files > n) {
-            found.push(Misfit::Files { files: self.files, limit });
+        if let Some(limit) = host.and_then(|host| host.max_files).filter(|&n| self.files() > n) {
+            found.push(Misfit::Files { files: self.files(), limit });
         }
         if let Some(limit) = host.and_then(|host| host.max_bytes).filter(|&n| self.bytes > n) {
             found.push(Misfit::Bytes { bytes: self.bytes, limit });
@@ -132,7 +135,11 @@ impl Draft {
 
     /// Files, `packlight.json` included.
     pub fn files(&self) -> u64 {
-        self.files
+        self.paths.len() as u64 + 1
+    }
+
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
+        self.paths.iter().map(String::as_str)
     }
 
     /// Their bytes.

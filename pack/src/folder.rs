@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use packlight_formats::manifest::Packlight;
+use packlight_formats::chat_config::CHAT_CONFIG;
 use packlight_formats::manifest::packlight::PACKLIGHT;
-use packlight_formats::manifest::tensor_cache::{NDARRAY_CACHE, TENSOR_CACHE};
+use packlight_formats::manifest::tensor_cache::{
+    NDARRAY_CACHE, NDARRAY_CACHE_B16, TENSOR_CACHE, TENSOR_CACHE_B16,
+};
+use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use crate::error::PackError;
@@ -14,14 +17,26 @@ use crate::journal::{Entry, JOURNAL, Journal, Past, Recipe};
 
 /// Temporary files are called this and some random letters.
 const TEMPORARY: &str = ".packlight-tmp-";
+/// What readers begin with.
+const MANIFESTS: [&str; 3] = [PACKLIGHT, TENSOR_CACHE, NDARRAY_CACHE];
 
 /// What to do about files that are already there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occupied {
     /// Refuse, except over what was begun in the same way and not finished: that is continued.
     Refuse,
-    /// Remove a bundle that is there, finished or not, and nothing else.
+    /// Remove a bundle that is there, finished or not, and nothing else; refuse to write over other files.
     Replace,
+}
+
+/// What is to happen to the files of a folder before a bundle is written there.
+#[derive(Debug)]
+pub(crate) struct Clearing {
+    goes: BTreeSet<String>,
+    /// What a stopped process has left that is continued.
+    pub(crate) kept: Vec<Entry>,
+    /// Whether it is a bundle from its beginning.
+    begins: bool,
 }
 
 /// A folder claimed for writing one bundle.
@@ -39,7 +54,7 @@ impl Folder {
         }
         let names = names(path)?;
         let begun = names.iter().any(|name| name == JOURNAL);
-        match names.into_iter().find(|name| !is_temporary(name)) {
+        match names.into_iter().find(|name| is_foreign(name)) {
             Some(found) if occupied == Occupied::Refuse && !begun => {
                 Err(PackError::NotEmpty { folder: path.into(), found })
             }
@@ -47,57 +62,116 @@ impl Folder {
         }
     }
 
-    /// Creates the folder if need be, locks it, and clears it of all but what a stopped process wrote by the same
-    /// recipe: that is what the second value has, and nothing in it is checked.
-    ///
-    /// Manifests go first, so that a reader never sees an old one beside new shards.
-    pub(crate) fn claim(
-        path: &Path,
-        occupied: Occupied,
-        recipe: &Recipe,
-    ) -> Result<(Self, Past), PackError> {
+    /// Creates the folder if need be and locks it. The second value is what a stopped process says that it wrote there;
+    /// nothing in it is checked.
+    pub(crate) fn open(path: &Path, occupied: Occupied) -> Result<(Self, Past), PackError> {
         Self::check(path, occupied)?;
         fs_err::create_dir_all(path)?;
         let (journal, past) = Journal::open(path)?;
-        let folder = Self { path: path.into(), journal };
+        Ok((Self { path: path.into(), journal }, past))
+    }
+
+    /// What has to go and what stays where `recipe` is to be followed; changes nothing.
+    pub(crate) fn clearing(
+        &self,
+        past: Past,
+        occupied: Occupied,
+        recipe: &Recipe,
+    ) -> Result<Clearing, PackError> {
+        let names = names(&self.path)?;
         let mut goes: BTreeSet<String> = past.stale.iter().cloned().collect();
-        let kept = match &past.recipe {
+        let (kept, begins) = match &past.recipe {
             // Nothing is lost by beginning anew where nothing was written.
             Some(begun) if occupied == Occupied::Refuse && !past.files.is_empty() => {
                 let differences = differences(begun, recipe);
                 if !differences.is_empty() {
-                    return Err(PackError::OtherOptions { folder: path.into(), differences });
+                    return Err(PackError::OtherOptions { folder: self.path.clone(), differences });
                 }
-                past
+                (past.files, false)
+            }
+            // A journal that says nothing gives leave for nothing.
+            None if occupied == Occupied::Refuse
+                && let Some(found) = names.iter().find(|name| is_foreign(name)) =>
+            {
+                let (folder, found) = (self.path.clone(), found.clone());
+                return Err(PackError::NotEmpty { folder, found });
             }
             _ => {
                 goes.extend(past.files.into_iter().map(|entry| entry.path));
-                goes.extend(folder.earlier_bundle()?);
-                folder.journal.restart(recipe, goes.iter().cloned().collect())?;
-                Past::default()
+                goes.extend(self.earlier_bundle()?);
+                (Vec::new(), true)
             }
         };
-        for name in [PACKLIGHT, TENSOR_CACHE, NDARRAY_CACHE] {
-            folder.remove(name)?;
+        goes.extend(MANIFESTS.map(str::to_owned));
+        goes.extend(names.into_iter().filter(|name| is_temporary(name) || is_shard(name)));
+        for entry in &kept {
+            goes.remove(&entry.path);
         }
-        goes.extend(names(path)?.into_iter().filter(|name| is_temporary(name) || is_shard(name)));
-        for name in goes.difference(&kept.files.iter().map(|entry| entry.path.clone()).collect()) {
-            folder.remove(name)?;
+        Ok(Clearing { goes, kept, begins })
+    }
+
+    /// Refuses to write over files that no bundle here has.
+    pub(crate) fn refuse_foreign<'a>(
+        &self,
+        clearing: &Clearing,
+        written: impl Iterator<Item = &'a str>,
+    ) -> Result<(), PackError> {
+        let is_ours = |name: &str| {
+            clearing.goes.contains(name) || clearing.kept.iter().any(|file| file.path == name)
+        };
+        let foreign = written.filter(|name| !is_ours(name) && self.path.join(name).is_file());
+        let files: Vec<String> = foreign.map(str::to_owned).collect();
+        if files.is_empty() {
+            return Ok(());
         }
-        Ok((folder, kept))
+        Err(PackError::Foreign { folder: self.path.clone(), files })
+    }
+
+    /// Bytes that there will be room for.
+    pub(crate) fn available(&self, clearing: &Clearing) -> Result<u64, PackError> {
+        let sizes = clearing.goes.iter().filter_map(|name| {
+            fs_err::symlink_metadata(self.path.join(name)).ok().map(|file| file.len())
+        });
+        let free = fs4::available_space(&self.path)?;
+        Ok(free.saturating_add(sizes.sum()))
+    }
+
+    /// Removes what has to go. Manifests go first, so that a reader never sees an old one beside new shards.
+    pub(crate) fn clear(&self, clearing: &Clearing, recipe: &Recipe) -> Result<(), PackError> {
+        if clearing.begins {
+            self.journal.restart(recipe, clearing.goes.iter().cloned().collect())?;
+        }
+        for name in MANIFESTS.into_iter().chain(clearing.goes.iter().map(String::as_str)) {
+            self.remove(name)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the folder as it was, where nothing was begun.
+    pub(crate) fn leave(self) -> Result<(), PackError> {
+        self.journal.remove_if_empty()
     }
 
     /// The files of a bundle that is there.
     fn earlier_bundle(&self) -> Result<Vec<String>, PackError> {
-        let manifest = match fs_err::read(self.path.join(PACKLIGHT)) {
-            Ok(json) => Packlight::parse(&json).ok(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error.into()),
-        };
-        let listed = manifest.into_iter().flat_map(|manifest| manifest.files);
+        // Of any version, and damaged or not: what is needed is names, and only they are read.
+        let manifest = self.json(PACKLIGHT)?;
+        let listed = manifest["files"].as_array().into_iter().flatten().map(|file| &file["path"]);
+        let chat_config = self.json(CHAT_CONFIG)?;
+        let tokenizer = chat_config["tokenizer_files"].as_array().into_iter().flatten();
+        let named = listed.chain(tokenizer).filter_map(Value::as_str);
         // Without a manifest, what only a bundle has.
-        let own = ["mlc-chat-config.json", "tensor-cache-b16.json", "ndarray-cache-b16.json"];
-        Ok(listed.map(|file| file.path).chain(own.map(str::to_owned)).collect())
+        let own = [CHAT_CONFIG, TENSOR_CACHE_B16, NDARRAY_CACHE_B16];
+        Ok(named.chain(own).map(str::to_owned).collect())
+    }
+
+    /// A JSON file, null where there is none or it is broken.
+    fn json(&self, name: &str) -> Result<Value, PackError> {
+        match fs_err::read(self.path.join(name)) {
+            Ok(json) => Ok(serde_json::from_slice(&json).unwrap_or_default()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Value::Null),
+            Err(error) => Err(error.into()),
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -107,7 +181,7 @@ impl Folder {
     /// A file that has no name yet.
     pub(crate) fn temporary(&self) -> Result<NamedTempFile, PackError> {
         let created = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(&self.path);
-        created.map_err(|source| PackError::Write { path: "a temporary file".into(), source })
+        created.map_err(|source| PackError::Create { folder: self.path.clone(), source })
     }
 
     /// Gives a finished file its name, after its bytes are on the disk.
@@ -188,6 +262,11 @@ pub(crate) fn names(folder: &Path) -> std::io::Result<Vec<String>> {
         .collect::<std::io::Result<Vec<_>>>()?;
     names.sort();
     Ok(names)
+}
+
+/// Whether a name is neither the journal's nor of a file that never got one.
+fn is_foreign(name: &str) -> bool {
+    name != JOURNAL && !is_temporary(name)
 }
 
 fn is_temporary(name: &str) -> bool {

@@ -68,7 +68,9 @@ impl Journal {
     pub(crate) fn open(folder: &Path) -> Result<(Self, Past), PackError> {
         let path = folder.join(JOURNAL);
         loop {
-            let file = File::options().read(true).append(true).create(true).open(&path)?;
+            let opened = File::options().read(true).append(true).create(true).open(&path);
+            let file =
+                opened.map_err(|source| PackError::Create { folder: folder.into(), source })?;
             match file.try_lock() {
                 // Some network file systems have no locks; there nobody can be kept out.
                 Ok(()) => {}
@@ -111,6 +113,12 @@ impl Journal {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |source| PackError::Write { path: JOURNAL.into(), source };
         file.write_all(&text).map_err(failed)
+    }
+
+    /// Nothing was begun.
+    pub(crate) fn remove_if_empty(self) -> Result<(), PackError> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).metadata()?;
+        if file.len() == 0 { self.remove() } else { Ok(()) }
     }
 
     /// The folder is full.
@@ -205,6 +213,13 @@ mod tests {
         let (_journal, past) = Journal::open(folder.path()).unwrap();
         assert_eq!((past.recipe.clone(), paths(&past)), (Some(recipe("best")), vec!["c"]));
         assert_eq!(past.stale, ["old", "a"]);
+    }
+
+    #[test]
+    fn a_folder_that_takes_no_files_is_named() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let error = Journal::open(&folder.path().join("gone")).unwrap_err();
+        assert!(error.to_string().contains("gone") && error.hint().is_some(), "{error}");
     }
 
     #[test]

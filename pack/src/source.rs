@@ -24,6 +24,8 @@ use crate::writer::Written;
 const READ_BYTES: u64 = 8 << 20;
 /// Bytes handed on at once.
 const PIECE_BYTES: usize = 1 << 20;
+/// All files beside the shards together: the largest tokenizers have a third of it.
+const SIDECAR_BYTES: u64 = 128 << 20;
 /// What is made anew for every bundle.
 const MADE: [&str; 6] =
     [TENSOR_CACHE, NDARRAY_CACHE, TENSOR_CACHE_B16, NDARRAY_CACHE_B16, HEADERS, PACKLIGHT];
@@ -109,20 +111,27 @@ impl Source {
             |name: &str| self.tensors.records.iter().any(|shard| shard.data_path == name);
         let is_sidecar = |name: &&str| !MADE.contains(name) && !is_shard(name);
         let Some(manifest) = &self.manifest else {
-            let names = names(&self.folder)?;
-            let files = names.iter().map(String::as_str).filter(is_sidecar).filter(|name| {
-                // What tools keep for themselves is no part of a bundle.
-                !name.starts_with('.') && self.folder.join(name).is_file()
+            let mut names = names(&self.folder)?;
+            // What tools keep for themselves is no part of a bundle.
+            names.retain(|name| {
+                is_sidecar(&name.as_str())
+                    && !name.starts_with('.')
+                    && self.folder.join(name).is_file()
             });
-            return files
-                .map(|name| {
-                    Ok(Sidecar { path: name.into(), bytes: fs_err::read(self.folder.join(name))? })
-                })
-                .collect();
+            let size = |name: &String| Ok(fs_err::metadata(self.folder.join(name))?.len());
+            let sizes = names.iter().map(size).collect::<Result<Vec<u64>, PackError>>()?;
+            check_sizes(names.iter().map(String::as_str).zip(sizes))?;
+            let read = |path: String| {
+                let bytes = fs_err::read(self.folder.join(&path))?;
+                Ok(Sidecar { path, bytes })
+            };
+            return names.into_iter().map(read).collect();
         };
         let mut names: Vec<&str> = manifest.files.iter().filter_map(|file| file.holds()).collect();
         names.dedup();
-        let sidecars = names.into_iter().filter(is_sidecar).map(|name| {
+        names.retain(is_sidecar);
+        check_sizes(names.iter().map(|&name| (name, manifest.size(name).unwrap_or(0))))?;
+        let sidecars = names.into_iter().map(|name| {
             let bytes = read_file(&self.folder, manifest, name)?;
             let was_compacted = manifest.compacted.iter().any(|file| file == name);
             let bytes = if was_compacted { indent(&bytes) } else { bytes };
@@ -176,6 +185,17 @@ impl Source {
             }
         }
         Ok(())
+    }
+}
+
+/// Files beside the shards are held while the bundle is cut, so they must not be just anything.
+fn check_sizes<'a>(files: impl Iterator<Item = (&'a str, u64)> + Clone) -> Result<(), PackError> {
+    let bytes = files.clone().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(bytes));
+    match files.max_by_key(|&(_, bytes)| bytes) {
+        Some((largest, _)) if bytes > SIDECAR_BYTES => {
+            Err(PackError::TooMuchBeside { bytes, largest: largest.into(), most: SIDECAR_BYTES })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -74,6 +74,26 @@ impl Input {
     }
 }
 
+/// What is there stays where a new bundle is refused, and whoever refuses leaves nothing behind.
+#[test]
+fn a_bundle_is_not_removed_for_one_that_has_no_room() {
+    let (input, folder) = (Input::new(&[100, 20], 4096), TempDir::new().unwrap());
+    input.write(folder.path(), Cut::default()).unwrap();
+    let before = files(folder.path());
+    for (occupied, scratch_bytes) in [(Occupied::Replace, u64::MAX), (Occupied::Refuse, 0)] {
+        let options = ClaimOptions { occupied, scratch_bytes, ..options() };
+        let draft = Draft::new(input.contents(), Cut::default()).unwrap();
+        let error = draft.claim(folder.path(), options).unwrap_err();
+        assert!(matches!(error, PackError::NoSpace { .. } | PackError::NotEmpty { .. }), "{error}");
+        assert_eq!(files(folder.path()), before);
+    }
+    // A journal that says nothing is no leave to replace it.
+    fs_err::write(folder.path().join(".packlight-journal"), "").unwrap();
+    let error = input.write(folder.path(), Cut::default()).unwrap_err();
+    assert!(matches!(error, PackError::NotEmpty { .. }), "{error}");
+    assert_eq!(files(folder.path()), before);
+}
+
 fn options() -> ClaimOptions {
     ClaimOptions { occupied: Occupied::Refuse, origin: String::new(), scratch_bytes: 0 }
 }

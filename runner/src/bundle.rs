@@ -73,7 +73,10 @@ impl BundleError {
                 let names: Vec<&str> = SCHEMES.iter().map(|scheme| scheme.name).collect();
                 format!("supported are {}", names.join(", "))
             }
-            Self::Describe(error) => return error.hint(),
+            Self::Describe(error @ ConfigError::UnknownArchitecture { .. }) => error.hint(),
+            Self::Describe(_) => {
+                "convert the checkpoint that it was made from: packlight.json then has a description".into()
+            }
             Self::WrongChunk { .. } | Self::WrongMd5 { .. } => {
                 "the bundle is damaged: get it again, or look at it all the same with --no-verify"
                     .into()

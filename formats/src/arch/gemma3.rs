@@ -3,7 +3,7 @@
 use super::decoder::{Block, NormOver, Qkv, model};
 use super::dims::{Defaults, Dims};
 use super::gemma2::Gemma;
-use super::rotary::{RopeDefaults, rope};
+use super::rotary::{RopeDefaults, rope, same, theta};
 use super::weights::{Names, NormWeight, Weights};
 use super::windows::{Reach, layer_types, sliding_window};
 use super::{Arch, Origin};
@@ -65,23 +65,25 @@ fn describe(config: &Config<'_>, origin: &Origin<'_>) -> Result<Model, ConfigErr
 /// The ropes of full and of sliding layers.
 fn ropes(config: &Config<'_>, dims: &Dims) -> Result<[Rope; 2], ConfigError> {
     let (global, local) = (RopeDefaults::of(dims, 1_000_000.0), RopeDefaults::of(dims, 10_000.0));
-    if let Some(sections) = config.section("rope_parameters")? {
-        let of = |reach: Reach, defaults: RopeDefaults| {
-            let section = sections.section(reach.name())?;
-            let theta = match &section {
-                Some(section) => section.number("rope_theta", defaults.theta)?,
-                None => defaults.theta,
-            };
-            rope(section, RopeDefaults { theta, ..defaults })
-        };
-        let ropes = [of(Reach::Full, global)?, of(Reach::Sliding, local)?];
+    let of = |key: &str, section: Option<Config<'_>>, defaults: RopeDefaults| {
+        let theta = theta(config, key, section.as_ref(), defaults.theta)?;
+        rope(section, RopeDefaults { theta, ..defaults })
+    };
+    let sections = config.section("rope_parameters")?;
+    let section = |reach: Reach| match &sections {
+        Some(sections) => sections.section(reach.name()),
+        None => Ok(None),
+    };
+    let full = of("rope_theta", section(Reach::Full)?, global)?;
+    let sliding = of("rope_local_base_freq", section(Reach::Sliding)?, local)?;
+    let scaled =
+        config.section("rope_scaling")?.map(|scaling| of("rope_theta", Some(scaling), global));
+    let full = match (&sections, scaled.transpose()?) {
+        (Some(_), Some(scaled)) => same(config, full, &scaled)?,
+        (_, scaled) => scaled.unwrap_or(full),
+    };
+    if let Some(sections) = sections {
         sections.all_read("rope_parameters")?;
-        return Ok(ropes);
     }
-    let theta = config.number("rope_theta", global.theta)?;
-    let local_theta = config.number("rope_local_base_freq", local.theta)?;
-    Ok([
-        rope(config.section("rope_scaling")?, RopeDefaults { theta, ..global })?,
-        Rope::plain(dims.head_dim, local_theta),
-    ])
+    Ok([full, sliding])
 }

@@ -26,7 +26,7 @@ mod windows;
 
 use serde_json::Value;
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, IgnoredKeys};
 use crate::fp8::Fp8Scales;
 use crate::model::Model;
 use dims::Dims;
@@ -111,11 +111,21 @@ impl Arch {
 /// The description of the model that a config.json stands for. `has` says whether the checkpoint has a tensor of that
 /// name: multimodal checkpoints put different things before the names of their decoder.
 pub fn describe(config: &Value, has: impl Fn(&str) -> bool) -> Result<Model, ConfigError> {
+    describe_ignoring(config, &[], has)
+}
+
+/// The same, leaving keys unread that nothing would read: `ignored` has their dotted paths.
+pub fn describe_ignoring(
+    config: &Value,
+    ignored: &[String],
+    has: impl Fn(&str) -> bool,
+) -> Result<Model, ConfigError> {
     let arch = Arch::of(config)?;
     let root = ROOTS.iter().find(|root| has(&format!("{root}embed_tokens.weight")));
     // Without any, each tensor is reported missing under its usual name.
     let origin = Origin { architecture: arch.model_type, root: root.unwrap_or(&ROOTS[0]) };
-    let reader = Config::new(config)?;
+    let ignored = IgnoredKeys::new(ignored);
+    let reader = Config::new(config, &ignored)?;
     Fp8Scales::read(&reader)?;
     let text = reader.section("text_config")?;
     let model = (arch.describe)(text.as_ref().unwrap_or(&reader), &origin)?;
@@ -125,12 +135,13 @@ pub fn describe(config: &Value, has: impl Fn(&str) -> bool) -> Result<Model, Con
         reader.without_effect(&["tie_word_embeddings"]);
     }
     reader.all_read(arch.model_type)?;
+    ignored.all_met()?;
     // What adds up in no way must not reach the converter.
     model.validate().map_err(|error| ConfigError::Impossible { reason: error.to_string() })?;
     Ok(model)
 }
 
 /// How the weights of an fp8 checkpoint are scaled; `None` where it is not quantised.
-pub fn fp8_scales(config: &Value) -> Result<Option<Fp8Scales>, ConfigError> {
-    Fp8Scales::read(&Config::new(config)?)
+pub fn fp8_scales(config: &Value, ignored: &[String]) -> Result<Option<Fp8Scales>, ConfigError> {
+    Fp8Scales::read(&Config::new(config, &IgnoredKeys::new(ignored))?)
 }

@@ -2,13 +2,13 @@
 
 use super::decoder::{Block, Qkv, model};
 use super::dims::{Defaults, Dims, activation, impossible};
-use super::rotary::{rope_type, share};
+use super::rotary::{in_either_spelling, rope_type, share, theta};
 use super::weights::{Names, Weights};
 use super::windows::sliding_window;
 use super::{Arch, Origin};
 use crate::config::{Config, ConfigError};
 use crate::model::{Activation, Model};
-use crate::rope::{Pairing, Rope, Scaling};
+use crate::rope::{Rope, Scaling};
 
 pub(super) const ARCH: Arch = Arch { model_type: "phi3", class: "Phi3ForCausalLM", describe };
 
@@ -65,31 +65,37 @@ fn describe(config: &Config<'_>, origin: &Origin<'_>) -> Result<Model, ConfigErr
 
 fn read_rope(config: &Config<'_>, dims: &Dims) -> Result<Rope, ConfigError> {
     let original_context = config.dim("original_max_position_embeddings", 4096)?;
-    let theta = config.number("rope_theta", 10_000.0)?;
     let partial = config.number("partial_rotary_factor", 1.0)?;
-    let section = match config.section("rope_parameters")? {
-        Some(section) => Some(section),
-        None => config.section("rope_scaling")?,
-    };
-    let Some(section) = section else {
+    in_either_spelling(config, |section| {
+        let theta = theta(config, "rope_theta", section.as_ref(), 10_000.0)?;
+        let Some(section) = section else {
+            let width = share(dims.head_dim, partial)?;
+            return Ok(Rope { width, ..Rope::plain(dims.head_dim, theta) });
+        };
+        let partial = section.number("partial_rotary_factor", partial)?;
         let width = share(dims.head_dim, partial)?;
-        return Ok(Rope { width, ..Rope::plain(dims.head_dim, theta) });
-    };
-    let (key, kind) = rope_type(&section)?;
+        let plain = Rope { width, ..Rope::plain(dims.head_dim, theta) };
+        rope(&section, &plain, original_context, dims)
+    })
+}
+
+/// A rope, scaled as its section says.
+fn rope(
+    section: &Config<'_>,
+    plain: &Rope,
+    original_context: u32,
+    dims: &Dims,
+) -> Result<Rope, ConfigError> {
+    let (key, kind) = rope_type(section)?;
     // The key above the section has precedence over the one within.
     section.without_effect(&["original_max_position_embeddings"]);
-    let rope = Rope {
-        head_dim: dims.head_dim,
-        width: share(dims.head_dim, section.number("partial_rotary_factor", partial)?)?,
-        theta: section.number("rope_theta", theta)?,
-        scaling: match kind {
-            "default" => Scaling::None,
-            // Names from before it had one; its YaRN is none.
-            "longrope" | "su" | "yarn" => long_rope(&section, original_context, dims.context)?,
-            _ => return Err(section.unsupported(key, "default, longrope")),
-        },
-        pairing: Pairing::Halves,
+    let scaling = match kind {
+        "default" => Scaling::None,
+        // Names from before it had one; its YaRN is none.
+        "longrope" | "su" | "yarn" => long_rope(section, original_context, dims.context)?,
+        _ => return Err(section.unsupported(key, "default, longrope")),
     };
+    let rope = Rope { scaling, ..plain.clone() };
     section.all_read(&format!("rope type {kind}"))?;
     match &rope.scaling {
         Scaling::LongRope { short, long, .. }

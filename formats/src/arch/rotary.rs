@@ -1,5 +1,6 @@
 //! Reading rotary settings, which have two spellings: `rope_parameters` (transformers 5), per layer type where types
-//! differ, and `rope_theta` with `rope_scaling` before that.
+//! differ, and `rope_theta` with `rope_scaling` before that. transformers takes both in one file, and so a mix of them is
+//! no fault unless they contradict each other.
 
 use super::dims::{Dims, impossible};
 use crate::config::{Config, ConfigError};
@@ -22,11 +23,51 @@ impl RopeDefaults {
 
 /// The one rope of a model, in either spelling.
 pub(super) fn read_rope(config: &Config<'_>, defaults: RopeDefaults) -> Result<Rope, ConfigError> {
-    let (theta, section) = match config.section("rope_parameters")? {
-        Some(section) => (section.number("rope_theta", defaults.theta)?, Some(section)),
-        None => (config.number("rope_theta", defaults.theta)?, config.section("rope_scaling")?),
-    };
-    rope(section, RopeDefaults { theta, ..defaults })
+    let partial = "partial_rotary_factor";
+    if config.number(partial, 1.0)?.total_cmp(&1.0).is_ne() {
+        return Err(config.unsupported(partial, "1"));
+    }
+    in_either_spelling(config, |section| {
+        let theta = theta(config, "rope_theta", section.as_ref(), defaults.theta)?;
+        rope(section, RopeDefaults { theta, ..defaults })
+    })
+}
+
+/// What `read` makes of `rope_parameters`, `rope_scaling`, or of neither; where both are there it must be the same.
+pub(super) fn in_either_spelling<'a>(
+    config: &Config<'a>,
+    read: impl Fn(Option<Config<'a>>) -> Result<Rope, ConfigError>,
+) -> Result<Rope, ConfigError> {
+    let [new, old] = [config.section("rope_parameters")?, config.section("rope_scaling")?];
+    match (new, old) {
+        (Some(new), Some(old)) => same(config, read(Some(new))?, &read(Some(old))?),
+        (new, old) => read(new.or(old)),
+    }
+}
+
+/// The rope of `rope_parameters`, if that of `rope_scaling` is no other.
+pub(super) fn same(config: &Config<'_>, new: Rope, old: &Rope) -> Result<Rope, ConfigError> {
+    if new == *old {
+        return Ok(new);
+    }
+    Err(config.contradiction("rope_scaling", config.path("rope_parameters")))
+}
+
+/// `rope_theta` of a rope's section, or what an older `key` beside it says.
+pub(super) fn theta(
+    config: &Config<'_>,
+    key: &str,
+    section: Option<&Config<'_>>,
+    default: f64,
+) -> Result<f64, ConfigError> {
+    let beside = config.optional_number(key)?;
+    let Some(section) = section else { return Ok(beside.unwrap_or(default)) };
+    match (section.optional_number("rope_theta")?, beside) {
+        (Some(within), Some(beside)) if within.total_cmp(&beside).is_ne() => {
+            Err(config.contradiction(key, section.path("rope_theta")))
+        }
+        (within, beside) => Ok(within.or(beside).unwrap_or(default)),
+    }
 }
 
 /// A rope whose theta is known, scaled as its section says.
@@ -36,7 +77,12 @@ pub(super) fn rope(
 ) -> Result<Rope, ConfigError> {
     let RopeDefaults { head_dim, theta, context } = defaults;
     let Some(section) = section else { return Ok(Rope::plain(head_dim, theta)) };
+    section.without_effect(&["rope_theta"]);
     let (key, kind) = rope_type(&section)?;
+    let partial = section.number("partial_rotary_factor", 1.0)?;
+    if kind != "proportional" && partial.total_cmp(&1.0).is_ne() {
+        return Err(section.unsupported("partial_rotary_factor", "1"));
+    }
     let scaling = match kind {
         "default" => Scaling::None,
         "linear" => Scaling::Linear { factor: section.required_number("factor")? },
@@ -46,10 +92,7 @@ pub(super) fn rope(
             high_freq_factor: section.required_number("high_freq_factor")?,
             original_context: section.dim("original_max_position_embeddings", context)?,
         },
-        "proportional" => {
-            let partial = section.number("partial_rotary_factor", 1.0)?;
-            proportional(defaults, partial, section.number("factor", 1.0)?)?.scaling
-        }
+        "proportional" => proportional(defaults, partial, section.number("factor", 1.0)?)?.scaling,
         "yarn" => yarn(&section, context)?,
         _ => return Err(section.unsupported(key, "default, linear, llama3, yarn, proportional")),
     };

@@ -76,6 +76,61 @@ fn both_spellings_of_rotary_settings_mean_the_same() {
     assert_eq!(described(&old), described(&with(llama, &new)));
 }
 
+/// transformers takes a mix of the spellings: `convert_rope_params_to_dict` in modeling_rope_utils.py.
+#[test]
+fn a_mix_of_the_spellings_is_no_fault_unless_it_contradicts_itself() {
+    let rule = json!({ "rope_type": "linear", "factor": 2.0 });
+    let inner = with(rule.clone(), &json!({ "rope_theta": 5e5 }));
+    let short =
+        json!({ "short_factor": vec![1.0; 48], "long_factor": vec![2.0; 48], "type": "longrope" });
+    let usual = json!({ "rope_theta": 5e5, "rope_scaling": rule });
+    let llama = json!({ "model_type": "llama" });
+    let expected = described(&with(llama.clone(), &usual));
+    for mix in [
+        json!({ "rope_scaling": inner }),
+        json!({ "rope_parameters": rule, "rope_theta": 500_000 }),
+        json!({ "rope_parameters": inner, "rope_theta": 5e5, "rope_scaling": rule }),
+        json!({ "rope_parameters": inner, "partial_rotary_factor": 1.0 }),
+    ] {
+        assert_eq!(described(&with(llama.clone(), &mix)), expected, "{mix}");
+    }
+    let gemma3 = json!({ "model_type": "gemma3_text" });
+    let phi3 = json!({ "model_type": "phi3", "rope_scaling": short });
+    for (config, mix, keys) in [
+        (
+            &llama,
+            json!({ "rope_scaling": inner, "rope_theta": 1e4 }),
+            "`rope_theta` and `rope_scaling.rope_theta`",
+        ),
+        (
+            &llama,
+            json!({ "rope_parameters": inner, "rope_scaling": { "type": "default" } }),
+            "`rope_scaling` and",
+        ),
+        (
+            &llama,
+            json!({ "rope_parameters": rule, "rope_theta": 1e4, "rope_scaling": inner }),
+            "`rope_theta` and",
+        ),
+        (&phi3, json!({ "rope_parameters": { "rope_type": "default" } }), "`rope_scaling` and"),
+        (
+            &gemma3,
+            json!({ "rope_parameters": { "full_attention": rule }, "rope_scaling": { "type": "linear", "factor": 8 } }),
+            "`rope_scaling` and `rope_parameters`",
+        ),
+        (
+            &gemma3,
+            json!({ "rope_parameters": { "sliding_attention": inner }, "rope_local_base_freq": 1e4 }),
+            "`rope_local_base_freq` and",
+        ),
+    ] {
+        let error = refused(&with(config.clone(), &mix));
+        assert!(error.contains(keys) && error.contains("contradict"), "{mix}: {error}");
+    }
+    let part = json!({ "rope_parameters": with(inner, &json!({ "partial_rotary_factor": 0.5 })) });
+    assert!(refused(&with(llama, &part)).contains("partial_rotary_factor"));
+}
+
 /// transformers writes the settings of both kinds of layers, whichever there are.
 #[test]
 fn settings_of_layers_that_are_not_there_are_no_matter() {
@@ -155,6 +210,48 @@ fn unread_keys_are_named_by_their_path() {
     );
     let bidirectional = json!({ "model_type": "gemma2", "use_bidirectional_attention": true });
     assert!(refused(&bidirectional).contains("use_bidirectional_attention"));
+}
+
+/// What transformers' base class and other programs write into every config.
+#[test]
+fn keys_that_change_nothing_are_no_fault() {
+    let llama = json!({ "model_type": "llama" });
+    let harmless = json!({
+        "_attn_implementation_autoset": true, "add_cross_attention": false, "bad_words_ids": [[1]], "is_decoder": true,
+        "chunk_size_feed_forward": 0, "id2label": { "0": "LABEL_0" }, "is_encoder_decoder": false, "label2id": {},
+        "max_length": 20, "output_attentions": false, "pruned_heads": {}, "return_dict": true, "temperature": 1.0,
+        "tie_encoder_decoder": false, "tokenizer_class": "LlamaTokenizer", "unsloth_fixed": true, "unsloth_version": "1",
+    });
+    assert_eq!(described(&with(llama.clone(), &harmless)), described(&llama));
+    for (key, value) in [
+        ("add_cross_attention", json!(true)),
+        ("is_encoder_decoder", json!(true)),
+        ("use_mrope", json!(true)),
+        ("pruned_heads", json!({ "0": [1] })),
+        // The list is of keys of a model, not of its parts.
+        ("rope_scaling", json!({ "type": "default", "temperature": 2.0 })),
+    ] {
+        let error = refused(&with(llama.clone(), &json!({ key: value })));
+        assert!(error.contains(key), "{error}");
+    }
+}
+
+#[test]
+fn only_keys_that_nothing_knows_can_be_ignored() {
+    let config = json!({
+        "model_type": "llama", "wobble": 1,
+        "rope_scaling": { "rope_type": "linear", "factor": 2.0, "wobble": 1 },
+    });
+    let ignoring = |keys: &[&str]| {
+        let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
+        describe_ignoring(&config, &keys, |_| true).map_err(|error| error.to_string())
+    };
+    assert!(ignoring(&["wobble", "rope_scaling.wobble"]).is_ok());
+    assert!(ignoring(&["wobble"]).unwrap_err().contains("rope_scaling.wobble"));
+    for key in ["rope_scaling", "vocab_size", "use_cache"] {
+        let error = ignoring(&["wobble", "rope_scaling.wobble", key]).unwrap_err();
+        assert!(error.contains(&format!("`{key}` cannot be ignored")), "{error}");
+    }
 }
 
 #[test]

@@ -83,6 +83,28 @@ pub enum ChatConfigError {
     Json(#[from] serde_json::Error),
 }
 
+impl ChatConfigError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NotAnObject | Self::NotACount { .. } => {
+                "config.json may be incomplete, changed by hand, or of another checkpoint: download it again"
+            }
+            Self::MissingKey { .. } => {
+                "add the key to config.json with the value that the model was trained with"
+            }
+            Self::LateSystemMessage { .. } => "put what the system says into the first message",
+            Self::UnknownPreset { .. } => {
+                "without --conv-template the one is taken that writes what the chat template writes"
+            }
+            Self::DuplicateAddedToken { .. } => {
+                "remove one of the two from `added_tokens`: nobody can say which id the text stands for"
+            }
+            Self::Json(_) => "numbers of config.json or of the tokenizer files may be out of range",
+        }
+    }
+}
+
 fn for_model(model_type: &str) -> String {
     if model_type.is_empty() { String::new() } else { format!(", which {model_type} needs") }
 }
@@ -96,6 +118,8 @@ fn known() -> String {
 pub struct Inputs<'a> {
     /// The checkpoint's `config.json`.
     pub config: &'a Value,
+    /// Positions that the model has, as its description says.
+    pub context: u32,
     /// Its `generation_config.json`.
     pub generation_config: Option<&'a Value>,
     /// Name of the quantisation scheme, such as `q4f16_1`.
@@ -145,7 +169,7 @@ struct Document<'a> {
 /// # Errors
 /// A setting that the architecture needs and `config.json` lacks or misspells.
 pub fn to_json(inputs: &Inputs) -> Result<String, ChatConfigError> {
-    let settings = Settings::new(inputs.config)?;
+    let settings = Settings::new(inputs.config, inputs.context.into())?;
     let model = model_config::model_config(&settings)?;
     // gen_config.py, step 2: generation_config.json, then config.json, then the defaults of mlc_chat_config.py.
     let generation = |key: &str, default: Value| {

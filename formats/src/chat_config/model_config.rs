@@ -48,7 +48,7 @@ impl ModelConfig {
 }
 
 fn llama(c: &Settings) -> Result<ModelConfig, ChatConfigError> {
-    let (vocab, context, rope) = (c.required_count("vocab_size")?, context(c)?, c.rope());
+    let (vocab, context, rope) = (c.required_count("vocab_size")?, c.context, c.rope());
     let prefill = context.min(8192);
     let fields = json!({
         "hidden_size": c.required("hidden_size")?,
@@ -77,7 +77,7 @@ fn mistral(c: &Settings) -> Result<ModelConfig, ChatConfigError> {
     const SINK: u64 = 4;
     let vocab = c.required_count("vocab_size")?;
     let window = c.count("sliding_window")?;
-    let context = if window.is_some() { None } else { Some(context(c)?) };
+    let context = if window.is_some() { None } else { Some(c.context) };
     let prefill = window.or(context).unwrap_or(8192).min(8192);
     let fields = json!({
         "hidden_size": c.required("hidden_size")?,
@@ -100,7 +100,7 @@ fn mistral(c: &Settings) -> Result<ModelConfig, ChatConfigError> {
 }
 
 fn qwen2(c: &Settings) -> Result<ModelConfig, ChatConfigError> {
-    let (vocab, context) = (c.required_count("vocab_size")?, context(c)?);
+    let (vocab, context) = (c.required_count("vocab_size")?, c.context);
     let prefill = context.min(2048);
     let fields = json!({
         "hidden_act": c.or("hidden_act", "silu"),
@@ -124,7 +124,7 @@ fn qwen2(c: &Settings) -> Result<ModelConfig, ChatConfigError> {
 }
 
 fn qwen3(c: &Settings) -> Result<ModelConfig, ChatConfigError> {
-    let (vocab, context) = (c.required_count("vocab_size")?, context(c)?);
+    let (vocab, context) = (c.required_count("vocab_size")?, c.context);
     let prefill = context.min(2048);
     let fields = json!({
         "hidden_act": c.or("hidden_act", "silu"),
@@ -161,8 +161,7 @@ fn qwen3_moe(c: &Settings) -> Result<ModelConfig, ChatConfigError> {
 }
 
 fn gemma(c: &Settings) -> Result<ModelConfig, ChatConfigError> {
-    let context = context(c)?;
-    gemma_with(c, context, context.min(8192))
+    gemma_with(c, c.context, c.context.min(8192))
 }
 
 fn gemma_with(c: &Settings, context: u64, prefill: u64) -> Result<ModelConfig, ChatConfigError> {
@@ -259,7 +258,7 @@ fn gemma3(c: &Settings) -> Result<ModelConfig, ChatConfigError> {
 }
 
 fn phi3(c: &Settings) -> Result<ModelConfig, ChatConfigError> {
-    let (vocab, context, rope) = (c.required_count("vocab_size")?, context(c)?, c.rope());
+    let (vocab, context, rope) = (c.required_count("vocab_size")?, c.context, c.rope());
     let prefill = context.min(8192);
     let original = c.rotary_or("original_max_position_embeddings", 0);
     let scaling = rope.scaling.as_ref().map(|rule| longrope(rule, context, &original));
@@ -303,18 +302,8 @@ fn longrope(rule: &Map<String, Value>, context: u64, original: &Value) -> Value 
 }
 
 fn unknown(c: &Settings) -> Result<ModelConfig, ChatConfigError> {
-    let (vocab, context) = (c.required_count("vocab_size")?, context(c)?);
+    let (vocab, context) = (c.required_count("vocab_size")?, c.context);
     Ok(ModelConfig::full(Value::Object(c.map.clone()), vocab, context, context.min(8192)))
-}
-
-fn context(c: &Settings) -> Result<u64, ChatConfigError> {
-    match c.count("max_position_embeddings")? {
-        Some(context) => Ok(context),
-        None => c.required_count("max_sequence_length").map_err(|_| ChatConfigError::MissingKey {
-            key: "max_position_embeddings",
-            model_type: c.model_type.to_owned(),
-        }),
-    }
 }
 
 fn key_value_heads(c: &Settings) -> Result<Value, ChatConfigError> {

@@ -12,6 +12,8 @@ pub(super) struct Settings<'a> {
     /// Whether [`Self::map`] is a `text_config`.
     pub(super) nested: bool,
     pub(super) model_type: &'a str,
+    /// Positions that the model has, which the config need not say.
+    pub(super) context: u64,
 }
 
 /// How positions become angles, from `rope_theta` and `rope_scaling` or from transformers 5's `rope_parameters`.
@@ -23,13 +25,13 @@ pub(super) struct Rope {
 }
 
 impl<'a> Settings<'a> {
-    pub(super) fn new(config: &'a Value) -> Result<Self, ChatConfigError> {
+    pub(super) fn new(config: &'a Value, context: u64) -> Result<Self, ChatConfigError> {
         let top = config.as_object().ok_or(ChatConfigError::NotAnObject)?;
         let text = top.get("text_config").and_then(Value::as_object);
         let missing =
             || ChatConfigError::MissingKey { key: "model_type", model_type: String::new() };
         let model_type = top.get("model_type").and_then(Value::as_str).ok_or_else(missing)?;
-        Ok(Self { map: text.unwrap_or(top), nested: text.is_some(), model_type })
+        Ok(Self { map: text.unwrap_or(top), nested: text.is_some(), model_type, context })
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
@@ -70,9 +72,9 @@ impl<'a> Settings<'a> {
             Some(Value::Object(full)) => Some(full),
             _ => parameters,
         };
-        let theta =
-            parameters.and_then(|all| all.get("rope_theta")).or_else(|| self.get("rope_theta"));
         let scaling = parameters.or_else(|| self.get("rope_scaling").and_then(Value::as_object));
+        let theta =
+            scaling.and_then(|rule| rule.get("rope_theta")).or_else(|| self.get("rope_theta"));
         let kind = scaling.and_then(|rule| rule.get("rope_type").or_else(|| rule.get("type")));
         let scaling = scaling.filter(|_| kind.is_some_and(|kind| kind != "default")).map(|rule| {
             let is_rule = |key: &str| !matches!(key, "rope_theta" | "partial_rotary_factor");

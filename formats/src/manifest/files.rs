@@ -95,45 +95,61 @@ impl Packlight {
     }
 }
 
-/// Every file has a name of its own and the right number of hashes, and every file of the bundle is there once, whole.
-pub(super) fn validate(manifest: &Packlight) -> Result<(), String> {
-    let mut paths = BTreeSet::new();
-    for file in &manifest.files {
-        let path = &file.path;
-        // Folders on Windows and macOS take names that differ in case only for the same.
-        if !is_file_name(path)
-            || path.eq_ignore_ascii_case(PACKLIGHT)
-            || !paths.insert(path.to_lowercase())
+impl Packlight {
+    /// What is wrong with the list of files: every file must have a name of its own and the right number of hashes, and
+    /// every file of the bundle must be there once, whole.
+    pub fn file_faults(&self) -> Vec<String> {
+        let mut paths = BTreeSet::new();
+        let checked = self.files.iter().map(|file| check_file(file, self, &mut paths));
+        let mut faults: Vec<String> = checked.filter_map(Result::err).collect();
+        let held = match check_spans(&self.files) {
+            Ok(held) => held,
+            Err(fault) => {
+                faults.push(fault);
+                return faults;
+            }
+        };
+        let is_copy = |file: &File, name: &String| match held.get(name.as_str()).map(Vec::as_slice)
         {
-            return Err(format!("`{path}` is not a file name of its own"));
-        }
-        check_hashes(file, manifest.chunk_bytes)?;
-        if let Some(cap) = manifest.max_file_bytes.filter(|&cap| file.bytes > cap) {
-            return Err(format!(
-                "`{path}` has {} bytes, more than max_file_bytes, {cap}",
-                file.bytes
-            ));
-        }
-        if manifest.names == Names::Hashed && file.alias_of.is_none() && path != HEADERS {
-            check_id(file)?;
-        }
-    }
-    let held = check_spans(&manifest.files)?;
-    for file in &manifest.files {
-        let Some(name) = &file.alias_of else { continue };
-        let path = &file.path;
-        let same = |held: &[&File]| match held {
-            [one] => one.bytes == file.bytes && one.sha256 == file.sha256,
+            Some([one]) => {
+                file.holds.is_none() && one.bytes == file.bytes && one.sha256 == file.sha256
+            }
             _ => false,
         };
-        if file.holds.is_some() || !held.get(name.as_str()).is_some_and(|held| same(held)) {
-            return Err(format!("`{path}` is no copy of a file `{name}`"));
+        for file in &self.files {
+            if let Some(name) = file.alias_of.as_ref().filter(|name| !is_copy(file, name)) {
+                faults.push(format!("`{}` is no copy of a file `{name}`", file.path));
+            }
         }
+        let unknown = self.compacted.iter().filter(|name| !held.contains_key(name.as_str()));
+        faults.extend(
+            unknown.map(|name| format!("compacted names `{name}`, which is no file of the bundle")),
+        );
+        faults
     }
-    match manifest.compacted.iter().find(|name| !held.contains_key(name.as_str())) {
-        Some(name) => Err(format!("compacted names `{name}`, which is no file of the bundle")),
-        None => Ok(()),
+}
+
+fn check_file(
+    file: &File,
+    manifest: &Packlight,
+    paths: &mut BTreeSet<String>,
+) -> Result<(), String> {
+    let path = &file.path;
+    // Folders on Windows and macOS take names that differ in case only for the same.
+    if !is_file_name(path)
+        || path.eq_ignore_ascii_case(PACKLIGHT)
+        || !paths.insert(path.to_lowercase())
+    {
+        return Err(format!("`{path}` is not a file name of its own"));
     }
+    check_hashes(file, manifest.chunk_bytes)?;
+    if let Some(cap) = manifest.max_file_bytes.filter(|&cap| file.bytes > cap) {
+        return Err(format!("`{path}` has {} bytes, more than max_file_bytes, {cap}", file.bytes));
+    }
+    if manifest.names == Names::Hashed && file.alias_of.is_none() && path != HEADERS {
+        check_id(file)?;
+    }
+    Ok(())
 }
 
 fn check_hashes(File { path, bytes, sha256, .. }: &File, chunk_bytes: u64) -> Result<(), String> {

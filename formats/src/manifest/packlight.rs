@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ManifestError;
-use super::files::{self, File};
+use super::files::File;
 use super::names::Names;
 use super::requires::Requires;
 use crate::model::Model;
@@ -97,6 +97,9 @@ pub struct Provenance {
     pub bytes: u64,
     /// SHA-256 of config.json.
     pub config_sha256: String,
+    /// Keys of it that the converter was told to leave unread, by their dotted paths; nothing knows what they mean.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignored_config_keys: Vec<String>,
     /// Its weight files.
     pub files: Vec<SourceFile>,
 }
@@ -279,7 +282,7 @@ impl Packlight {
         if let Some(about) = &self.about {
             about.model.validate().map_err(|error| fault(format!("model: {error}")))?;
         }
-        files::validate(self).map_err(fault)
+        self.file_faults().into_iter().next().map_or(Ok(()), |reason| Err(fault(reason)))
     }
 }
 
