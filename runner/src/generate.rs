@@ -39,6 +39,13 @@ pub enum GenerateError {
     Sampling(#[from] SamplingError),
 }
 
+impl GenerateError {
+    /// Whether the model's logits were no numbers, which whoever judges a model wants to count and not to end with.
+    pub fn is_of_logits(&self) -> bool {
+        matches!(self, Self::Engine(EngineError::NoToken(_)))
+    }
+}
+
 /// How long a reader may wait for several tokens at once.
 const BURST: Duration = Duration::from_millis(25);
 
