@@ -386,7 +386,8 @@ mod tests {
             top_p in 0.0..=1_f32,
         ) {
             let warm = Sampling { temperature: 0.7, ..PLAIN };
-            let all = candidates(&scores(&logits), warm);
+            let mut all = candidates(&scores(&logits), warm);
+            all.sort_by(likelier);
             let kept = candidates(&scores(&logits), Sampling { top_p, ..warm });
             let sum = |tokens: &[(u32, f64)]| tokens.iter().map(|t| t.1).sum::<f64>();
             prop_assert_eq!(&kept[..], &all[..kept.len()]);
