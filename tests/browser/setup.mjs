@@ -50,13 +50,12 @@ export function rechunked(name, chunkBytes) {
   return copy;
 }
 
-export const host = await Host.start(packlight, demo, join(root, "web/dist"));
-export const hosts = [host];
+export const hosts = [];
 export const hostOf = async (bundle) => {
-  hosts.push(await Host.start(packlight, bundle, join(root, "web/dist")));
-  return hosts.at(-1);
+  const host = await Host.start(packlight, bundle, join(root, "web/dist"));
+  hosts.push(host);
+  return host;
 };
-export const browser = await launch(GPU);
 
 /** A picture for people to look at. @param {import("./page.mjs").Tab} tab @param {string} name */
 export async function picture(tab, name) {

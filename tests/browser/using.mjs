@@ -5,10 +5,10 @@ import { execFileSync } from "node:child_process";
 import { join } from "node:path";
 
 import { Tab } from "./page.mjs";
-import { GPU, PROMPTS, SHARD, TOKENS, browser, demo, host, launch, picture, root, run } from "./setup.mjs";
+import { GPU, PROMPTS, SHARD, TOKENS, demo, launch, picture, root, run } from "./setup.mjs";
 
 export const using = {
-  async "every kernel that needs nothing optional is WGSL to a browser"(context) {
+  async "every kernel that needs nothing optional is WGSL to a browser"(context, { host }) {
     const kernels = JSON.parse(execFileSync(join(root, "target/release/examples/kernels"), { encoding: "utf8", maxBuffer: 1 << 26 }));
     const floor = kernels.filter((kernel) => kernel.needs_nothing);
     assert.ok(floor.length > 10);
@@ -26,7 +26,7 @@ export const using = {
     assert.deepEqual(faults, []);
   },
 
-  async "answers as the native runner does, and comes from the cache the second time"(context) {
+  async "answers as the native runner does, and comes from the cache the second time"(context, { host }) {
     const tab = await Tab.open(context, host.url);
     const { about, memory } = await tab.loads();
     assert.ok(memory <= 256 << 20, `${memory} bytes of wasm memory`);
@@ -53,7 +53,7 @@ export const using = {
     await context.setOffline(false);
   },
 
-  async "an answer can be stopped, and so can the reading of a question"(context) {
+  async "an answer can be stopped, and so can the reading of a question"(context, { host }) {
     const tab = await Tab.open(context, host.url);
     await tab.loads();
     const stop = tab.page.getByRole("button", { name: "Stop" });
@@ -73,7 +73,7 @@ export const using = {
     await tab.ask(PROMPTS[0]);
   },
 
-  async "what a device or browser lacks is said before anything is downloaded"(context) {
+  async "what a device or browser lacks is said before anything is downloaded"(context, { host }) {
     const stubs = {
       limits: [/larger than a binding/, `const real = Object.getOwnPropertyDescriptor(GPUAdapter.prototype, "limits").get;
         const small = ["maxStorageBufferBindingSize", "maxBufferSize"];
@@ -93,7 +93,7 @@ export const using = {
     }
   },
 
-  async "without WebGPU the page says so"(context) {
+  async "without WebGPU the page says so"(context, { host }) {
     const bare = await launch([]);
     try {
       await context.addInitScript(() => Object.defineProperty(navigator, "gpu", { value: undefined }));
@@ -112,7 +112,7 @@ export const using = {
     }
   },
 
-  async "an address that cannot be one is refused"(context) {
+  async "an address that cannot be one is refused"(context, { host }) {
     const tab = await Tab.open(context, host.url);
     for (const address of ["http://", "localhost:8000/", "ftp://host/", "hf://owner"]) {
       await tab.page.getByRole("textbox", { name: "Bundle" }).fill(address);
@@ -120,7 +120,7 @@ export const using = {
     }
   },
 
-  async "the page can be read on a phone, in the dark, and used by keyboard"() {
+  async "the page can be read on a phone, in the dark, and used by keyboard"(_, { host, browser }) {
     for (const [name, look] of Object.entries({
       phone: { viewport: { width: 360, height: 740 } },
       dark: { colorScheme: "dark" },
