@@ -10,6 +10,7 @@ use crate::plan::{CacheId, Heads, RopeIndex, Rows, SlotId, WeightId};
 /// WIDEST in attend.wgsl.
 const WIDEST_HEAD: u32 = 512;
 const SEEN: &str = include_str!("seen.wgsl");
+const ARGS: &str = include_str!("attend_args.wgsl");
 /// Positions that a workgroup of the split kernel has at least.
 const SHARE: u32 = 128;
 /// The most workgroups that share the positions of a query.
@@ -20,7 +21,7 @@ pub(super) const ATTEND: Kernel = Kernel {
     op: KernelOp::Attend,
     needs: &[],
     entry: "attend",
-    source: &[PRELUDE, SEEN, include_str!("attend.wgsl")],
+    source: &[PRELUDE, SEEN, ARGS, include_str!("attend.wgsl")],
     overrides: &[],
     args: &["heads", "kv_heads", "head_dim", "offset", "stride", "window", "scale", "softcap"],
     buffers: &[Read, Read, Read, ReadWrite],
@@ -35,7 +36,7 @@ const WIDEST_IN_TILES: u32 = 256;
 pub(super) const ATTEND_TILES: Kernel = Kernel {
     name: "attend tiles",
     op: KernelOp::AttendTiles,
-    source: &[PRELUDE, SEEN, include_str!("attend_tiles.wgsl")],
+    source: &[PRELUDE, SEEN, ARGS, include_str!("attend_tiles.wgsl")],
     workgroup_bytes: 2 * 32 * 9 * 16 + 32 * 33 * 4 + 256 * 4,
     invocations: 256,
     ..ATTEND

@@ -8,20 +8,6 @@ const WIDEST: u32 = 512u;
 const MOST_SUMS: u32 = 8u;
 override SUMS: u32 = WIDEST / THREADS;
 
-struct Args {
-    heads: u32,
-    kv_heads: u32,
-    head_dim: u32,
-    offset: u32,
-    stride: u32,
-    // 0: every earlier position is seen.
-    window: u32,
-    scale: f32,
-    // 0: scores stay as they are.
-    softcap: f32,
-}
-
-@group(0) @binding(1) var<uniform> args: Args;
 // [T, stride], queries in columns offset.. of heads * head_dim
 @group(0) @binding(2) var<storage, read> q: array<f32>;
 // [positions, kv_heads, head_dim], a ring: position p is in row p % positions.

@@ -14,20 +14,6 @@ const K_TILE: u32 = QUERIES * PITCH;
 const MOST_SUMS: u32 = 4u;
 const SCORE_PITCH: u32 = KEYS + 1u;
 
-struct Args {
-    heads: u32,
-    kv_heads: u32,
-    head_dim: u32,
-    offset: u32,
-    stride: u32,
-    // 0: every earlier position is seen.
-    window: u32,
-    scale: f32,
-    // 0: scores stay as they are.
-    softcap: f32,
-}
-
-@group(0) @binding(1) var<uniform> args: Args;
 // [T, stride / 4] fours, queries in columns offset.. of heads * head_dim
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
 // [positions, kv_heads, head_dim / 4], a ring: position p is in row p % positions.

@@ -15,6 +15,7 @@ use crate::plan::{SlotId, WeightId};
 
 /// How words become numbers.
 pub(super) const CODES: &str = include_str!("codes_q4.wgsl");
+const REDUCED: &str = include_str!("reduced.wgsl");
 const SOURCE: &str = include_str!("matvec_q4.wgsl");
 
 pub(super) const MATVEC_Q4: Kernel = Kernel {
@@ -22,7 +23,15 @@ pub(super) const MATVEC_Q4: Kernel = Kernel {
     op: KernelOp::MatvecQ4,
     needs: &[],
     entry: "matvec",
-    source: &[PRELUDE, HALVES, ACTIVATION, CODES, include_str!("reduce_workgroup.wgsl"), SOURCE],
+    source: &[
+        PRELUDE,
+        HALVES,
+        ACTIVATION,
+        CODES,
+        REDUCED,
+        include_str!("reduce_workgroup.wgsl"),
+        SOURCE,
+    ],
     overrides: &["ZERO", "SCALES", "NORM", "GATED", "RESIDUAL", "LANES"],
     args: &[
         "from_rows_of",
@@ -48,7 +57,15 @@ pub(super) const MATVEC_Q4: Kernel = Kernel {
 pub(super) const MATVEC_Q4_SUBGROUPS: Kernel = Kernel {
     name: "matvec q4 subgroups",
     needs: &[Need::Subgroups],
-    source: &[PRELUDE, HALVES, ACTIVATION, CODES, include_str!("reduce_subgroups.wgsl"), SOURCE],
+    source: &[
+        PRELUDE,
+        HALVES,
+        ACTIVATION,
+        CODES,
+        REDUCED,
+        include_str!("reduce_subgroups.wgsl"),
+        SOURCE,
+    ],
     ..MATVEC_Q4
 };
 

@@ -7,16 +7,6 @@ struct Thread {
     @builtin(subgroup_invocation_id) subgroup_lane: u32,
 }
 
-struct Reduced {
-    // Over the LANES threads that share rows; right for the first of them.
-    sums: vec4<f32>,
-    // Over all threads, with NORM.
-    squares: f32,
-}
-
-var<workgroup> sums_of: array<vec4<f32>, THREADS>;
-var<workgroup> squares_of: array<f32, THREADS>;
-
 fn reduce(thread: Thread, sums: vec4<f32>, squares: f32) -> Reduced {
     let lane = thread.lane;
     // What was read here last time may be overwritten now.
