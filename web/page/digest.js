@@ -1,16 +1,8 @@
-let last = Promise.resolve("");
-
 /**
- * SHA-256 in hexadecimal, of one thing at a time: browsers copy what they hash.
+ * SHA-256 in hexadecimal.
  * @param {Uint8Array} bytes
  */
-export function sha256(bytes) {
-  last = last.then(() => digest(bytes));
-  return last;
-}
-
-/** @param {Uint8Array} bytes */
-async function digest(bytes) {
+export async function sha256(bytes) {
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
   return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -3,7 +3,7 @@
 //
 // Memory: a chunk of at most 64 MiB (8 as packlight writes them) per connection, and what a connection has received.
 // Connections are as few as keep that within IN_FLIGHT_BYTES, since browsers copy what they hash and write, and let copies
-// gather: four of 8 MiB took 150 MB. One chunk is written at a time.
+// gather: four of 8 MiB took 150 MB.
 
 import { sha256 } from "./digest.js";
 import { Failure } from "./failure.js";
@@ -50,8 +50,6 @@ export class Files {
     this.arrived = new EventTarget();
     /** Streams of files that are read as they come, by path. @type {Map<string, {stream: Stream, at: number}>} */
     this.streams = new Map();
-    /** Ends with the last write to the store. @type {Promise<void>} */
-    this.writing = Promise.resolve();
     /** What the engine was given last. @type {Uint8Array | null} */
     this.lent = null;
     /** By hash, the latest used last. @type {Map<string, Uint8Array>} */
@@ -133,8 +131,13 @@ export class Files {
   async range(path, start, end) {
     if (this.lent) giveBack(this.lent);
     this.lent = null;
-    this.lent = await this.keepFailure(this.json ? this.verified(path, start, end) : this.plain(path, start, end));
-    return this.lent;
+    try {
+      this.lent = await (this.json ? this.verified(path, start, end) : this.plain(path, start, end));
+      return this.lent;
+    } catch (error) {
+      this.fail(error);
+      throw error;
+    }
   }
 
   /**
@@ -199,9 +202,7 @@ export class Files {
       }
       stream ??= this.stream(entry, i);
       const bytes = await this.receive(entry, i, stream);
-      const written = this.writing.then(() => this.store.write(hash, bytes));
-      this.writing = written.catch(() => {});
-      await written;
+      await this.store.write(hash, bytes);
       giveBack(bytes);
       this.wake();
     }
@@ -356,16 +357,6 @@ export class Files {
   fail(error) {
     this.failure ??= error;
     this.wake();
-  }
-
-  /** @template T @param {Promise<T>} promise @returns {Promise<T>} */
-  async keepFailure(promise) {
-    try {
-      return await promise;
-    } catch (error) {
-      this.fail(error);
-      throw error;
-    }
   }
 
   /** Ends everything that is on its way. @param {Failure} why */

@@ -73,7 +73,7 @@ class FileStore {
     const file = await gone(handle.createSyncAccessHandle({ mode: "read-only" }));
     if (!file) return null;
     try {
-      const bytes = new Uint8Array(Math.min(end, file.getSize()) - start);
+      const bytes = new Uint8Array(Math.max(Math.min(end, file.getSize()) - start, 0));
       file.read(bytes, { at: start });
       return bytes;
     } finally {
