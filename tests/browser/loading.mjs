@@ -176,6 +176,69 @@ export const loading = {
     assert.equal(host.asked.filter(({ name }) => name === SHARD).length, 1);
   },
 
+  async "what arrives while it is looked for is not asked for again"(context, { host }) {
+    const { page } = await Tab.open(context, host.url);
+    const asked = await page.evaluate(async () => {
+      const { Files } = await import(new URL("page/files.js", location.href).href);
+      const { sha256 } = await import(new URL("page/digest.js", location.href).href);
+      const bytes = new Uint8Array([1, 2, 3]);
+      const entry = { path: "a.bin", bytes: 3, sha256: [await sha256(bytes)] };
+      let arrived = () => {};
+      const arrival = new Promise((resolve) => (arrived = resolve));
+      let looks = 0;
+      const store = {
+        sizes: async () => new Map(),
+        // Another tab has written it by the time that this one may, but not yet when this one first looks.
+        read: async (_, start, end) => {
+          if (end === 0) return new Uint8Array(0);
+          looks += 1;
+          if (looks > 1) return bytes;
+          await arrival;
+          return null;
+        },
+      };
+      let received = 0;
+      const files = new Files(location.href, store, { planned: () => {}, received: (n) => (received += n) });
+      Object.assign(files, { json: bytes, chunkBytes: 8 });
+      files.entries.set(entry.path, entry);
+      files.arrived.addEventListener("chunk", () => setTimeout(arrived));
+      files.announce([entry.path]);
+      await files.range(entry.path, 0, 3);
+      return { looks, received };
+    });
+    assert.deepEqual(asked, { looks: 2, received: 0 });
+  },
+
+  async "tabs read and write one entry at the same time"(context, { host }) {
+    const { page } = await Tab.open(context, host.url);
+    const said = await page.evaluate(async () => {
+      const script = `
+        const { openStore } = await import("${new URL("page/store.js", location.href)}");
+        const store = await openStore();
+        const bytes = new Uint8Array(1 << 20).fill(7);
+        const use = {
+          write: () => store.write("entry", bytes),
+          rewrite: () => store.remove("entry").then(() => store.write("entry", bytes)),
+          read: async () => ((await store.read("entry")) ?? bytes).every((byte) => byte === 7) || Promise.reject("other bytes"),
+        };
+        self.onmessage = async ({ data }) => {
+          try {
+            for (const end = performance.now() + 1000; performance.now() < end; ) await use[data]();
+            postMessage("done");
+          } catch (error) {
+            postMessage(String(error));
+          }
+        };
+        postMessage("ready");`;
+      const url = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+      const said = (worker) => new Promise((resolve) => worker.addEventListener("message", ({ data }) => resolve(data), { once: true }));
+      const workers = ["write", "rewrite", "read"].map((use) => ({ use, worker: new Worker(url, { type: "module" }) }));
+      await Promise.all(workers.map(({ worker }) => said(worker)));
+      return Promise.all(workers.map(({ use, worker }) => (worker.postMessage(use), said(worker))));
+    });
+    assert.deepEqual(said, ["done", "done", "done"]);
+  },
+
   async "the cache can be verified, mended and freed"(context, { host }) {
     const tab = await Tab.open(context, host.url);
     await tab.loads();

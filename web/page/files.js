@@ -253,10 +253,12 @@ export class Files {
     const hash = entry.sha256[i];
     for (;;) {
       if (this.failure) throw this.failure;
+      // It may come, and be here, while the store says that it is not.
+      const coming = this.coming.has(entry.path);
       const bytes = await this.store?.read(hash);
       if (bytes && (await sha256(bytes)) === hash) return bytes;
       if (bytes) await this.store.remove(hash);
-      if (!this.coming.has(entry.path)) break;
+      if (!coming) break;
       await this.woken();
     }
     const bytes = await this.next(entry, i);

@@ -1,8 +1,9 @@
 // What was downloaded, by its SHA-256: in the origin private file system, or in the Cache API where that has no files for
 // us, or nowhere (private windows of some browsers).
 //
-// An entry appears whole or not at all: a file is written beside it and moved to its place, a response is put whole. So
-// tabs cannot disturb each other. What is read is compared with its hash all the same, by whoever reads it.
+// An entry appears whole or not at all: a file is written beside it and moved to its place, a response is put whole. A
+// file that one tab reads or moves is locked to all others, so they wait for each other, entry by entry. What is read is
+// compared with its hash all the same, by whoever reads it.
 
 import { Failure } from "./failure.js";
 
@@ -60,7 +61,11 @@ class FileStore {
     return sizes;
   }
 
-  async read(name, start = 0, end = Infinity) {
+  read(name, start = 0, end = Infinity) {
+    return turn(name, "shared", () => this.readFile(name, start, end));
+  }
+
+  async readFile(name, start, end) {
     /** @type {any} */
     const handle = await gone(this.folder.getFileHandle(name));
     if (!handle) return null;
@@ -93,15 +98,21 @@ class FileStore {
       } finally {
         file.close();
       }
-      await this.remove(name);
-      await handle.move(name);
+      await turn(name, "exclusive", async () => {
+        await this.removeFile(name);
+        await handle.move(name);
+      });
     } catch (error) {
-      await this.remove(part);
+      await this.removeFile(part);
       throw full(error);
     }
   }
 
-  async remove(name) {
+  remove(name) {
+    return turn(name, "exclusive", () => this.removeFile(name));
+  }
+
+  async removeFile(name) {
     // Gone already, or another tab is just writing it.
     await this.folder.removeEntry(name).catch(() => {});
   }
@@ -144,6 +155,18 @@ class CacheStore {
   async remove(name) {
     await this.cache.delete(address(name));
   }
+}
+
+/**
+ * Does something with an entry when no other tab does what cannot be done beside it.
+ * @template T
+ * @param {string} name
+ * @param {LockMode} mode
+ * @param {() => Promise<T>} use
+ * @returns {Promise<T>}
+ */
+function turn(name, mode, use) {
+  return navigator.locks.request(`packlight entry ${name}`, { mode }, use);
 }
 
 /** An address that no server has, for an entry of the Cache API. */
