@@ -4,7 +4,7 @@ use packlight_formats::model::CHUNK;
 
 use crate::bundle::{Bundle, BundleError};
 use crate::executor::{CallError, Capacity, Inputs, NO_TOKEN, Output, Want};
-use crate::gpu::{Adapter, Caps, Gpu, GpuError, GpuExecutor, Timed};
+use crate::gpu::{Adapter, Caps, Gpu, GpuError, GpuExecutor, GpuLoader, Timed};
 use crate::packed::PackedError;
 use crate::plan::Plan;
 use crate::reference::{Reference, ReferenceError};
@@ -151,9 +151,9 @@ impl Engine {
         };
         let (executor, runs_on) = match gpu {
             Ok(gpu) => {
-                let mut executor = GpuExecutor::new(&gpu, &plan, capacity).await?;
-                bundle.load::<_, EngineError>(&mut executor, progress).await?;
-                executor.finish()?;
+                let mut loader = GpuLoader::new(&gpu, &plan, capacity).await?;
+                bundle.load::<_, EngineError>(&mut loader, progress).await?;
+                let executor = loader.finish().await?;
                 (Executor::Gpu(Box::new(executor)), RunsOn::Gpu(gpu.adapter().clone()))
             }
             Err(fallback) => {

@@ -157,28 +157,27 @@ impl Gpu {
         self.check(doing)
     }
 
-    /// Runs `create` and waits for the device's verdict on it.
-    pub(super) async fn scoped<T>(
+    /// Runs `create` at once; the future waits for the device's verdict on it.
+    pub(super) fn scoped<T, C: FnOnce() -> T>(
         &self,
-        doing: &str,
-        create: impl FnOnce() -> T,
-    ) -> Result<T, GpuError> {
-        let (value, verdicts) = {
-            let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
-            let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
-            let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-            // Scopes are a stack: the last one pushed is popped first.
-            let value = create();
-            let validation = validation.pop();
-            let internal = internal.pop();
-            (value, (memory.pop(), internal, validation))
-        };
-        let (memory, internal, validation) = verdicts;
-        // Out of memory comes first: the validation errors that follow from it say less.
-        for error in [memory.await, internal.await, validation.await] {
-            error.map_or(Ok(()), |error| Err(Fault::from(error).while_doing(doing)))?;
+        doing: &'static str,
+        create: C,
+    ) -> impl Future<Output = Result<T, GpuError>> + use<T, C> {
+        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
+        let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        // Scopes are a stack: the last one pushed is popped first.
+        let value = create();
+        let validation = validation.pop();
+        let internal = internal.pop();
+        let memory = memory.pop();
+        async move {
+            // Out of memory comes first: the validation errors that follow from it say less.
+            for error in [memory.await, internal.await, validation.await] {
+                error.map_or(Ok(()), |error| Err(Fault::from(error).while_doing(doing)))?;
+            }
+            Ok(value)
         }
-        Ok(value)
     }
 }
 

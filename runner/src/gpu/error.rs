@@ -24,8 +24,6 @@ pub enum GpuError {
     Capacity(#[from] CapacityError),
     #[error(transparent)]
     Upload(#[from] UploadError),
-    #[error("the weights were not checked to be complete before the first call")]
-    NotLoaded,
     #[error(transparent)]
     Call(#[from] CallError),
     #[error("{place}: {source}")]
@@ -55,7 +53,7 @@ impl GpuError {
             | Self::Plan(_)
             | Self::Capacity(_)
             | Self::Grid { .. } => "--device cpu runs the CPU reference instead",
-            Self::NotLoaded | Self::Call(_) => return None,
+            Self::Call(_) => return None,
         }
         .into())
     }

@@ -1,45 +1,38 @@
-//! Runs a plan: buffers, pipelines and bind groups are made once, dispatches follow the live lengths of each call.
+//! Runs a plan that is loaded: dispatches follow the live lengths of each call.
 
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
-use packlight_formats::RecordSpec;
 use packlight_formats::rope::Rope;
 
-use super::arena::Arena;
 use super::buffers::{AHEAD, Begun, Buffers};
 use super::caps::Caps;
 use super::device::Gpu;
 use super::error::GpuError;
-use super::flow::IN_FLIGHT_BYTES;
-use super::pipelines::Pipelines;
-use super::place::{Placement, check_capacity};
 use super::readback::Readback;
-use crate::executor::{Capacity, Inputs, Live, Memory, Output, Want, WeightSink};
-use crate::kernels::{self, Call, Work};
-use crate::plan::{Plan, PlanWeight, SlotId};
+use crate::executor::{Capacity, Inputs, Live, Memory, Output, Want};
+use crate::kernels::{self, Work};
+use crate::plan::{PlanWeight, SlotId};
 
-/// A plan on a device. Write its weights through [`WeightSink`], then [`finish`](Self::finish), then
-/// [`forward`](Self::forward).
+/// A plan on a device, with its weights, as [`GpuLoader`](super::GpuLoader) makes it.
 #[derive(Debug)]
 pub struct GpuExecutor {
     pub(super) gpu: Gpu,
-    capacity: Capacity,
-    memory: Memory,
-    vocab: u32,
-    logits: SlotId,
-    logits_width: u64,
-    ropes: Vec<Rope>,
+    pub(super) capacity: Capacity,
+    pub(super) memory: Memory,
+    pub(super) vocab: u32,
+    pub(super) logits: SlotId,
+    pub(super) logits_width: u64,
+    pub(super) ropes: Vec<Rope>,
     /// The text's length that positions are turned for.
-    length: u32,
-    arena: Arena,
+    pub(super) length: u32,
     /// Tables that are not on the device, and the slots that their rows go to.
-    host_tables: Vec<(PlanWeight, SlotId)>,
-    loaded: bool,
+    pub(super) host_tables: Vec<(PlanWeight, SlotId)>,
     pub(super) buffers: Buffers,
     pub(super) dispatches: Vec<Dispatch>,
     pub(super) argmax: Vec<Dispatch>,
-    pipelines: Pipelines,
+    /// How many pipelines were compiled.
+    pub(super) pipelines: usize,
     pub(super) readback: Readback,
 }
 
@@ -47,12 +40,12 @@ pub struct GpuExecutor {
 #[derive(Debug)]
 pub(super) struct Dispatch {
     pub(super) steps: Range<usize>,
-    yields_to: Option<RangeInclusive<u32>>,
+    pub(super) yields_to: Option<RangeInclusive<u32>>,
     pub(super) place: String,
     pub(super) kernel: &'static str,
-    work: Work,
-    pipeline: wgpu::ComputePipeline,
-    bind_group: wgpu::BindGroup,
+    pub(super) work: Work,
+    pub(super) pipeline: wgpu::ComputePipeline,
+    pub(super) bind_group: wgpu::BindGroup,
 }
 
 /// Bytes to be copied after some dispatches.
@@ -65,97 +58,6 @@ pub(super) struct Copied<'a> {
 }
 
 impl GpuExecutor {
-    /// Checks that the plan and the capacity fit the device, then allocates everything, weights included.
-    pub async fn new(gpu: &Gpu, plan: &Plan, capacity: Capacity) -> Result<Self, GpuError> {
-        check_capacity(plan, &gpu.caps(), capacity)?;
-        let placement = Placement::new(plan, &gpu.caps())?;
-        Self::placed(gpu, plan, capacity, &placement).await
-    }
-
-    /// The same with a placement that is already made.
-    pub(super) async fn placed(
-        gpu: &Gpu,
-        plan: &Plan,
-        capacity: Capacity,
-        placement: &Placement,
-    ) -> Result<Self, GpuError> {
-        let calls = kernels::lower(plan, placement, &gpu.caps())?;
-        Self::with_calls(gpu, plan, capacity, placement, calls).await
-    }
-
-    /// The same with the calls of a pass made as well.
-    pub(crate) async fn with_calls(
-        gpu: &Gpu,
-        plan: &Plan,
-        capacity: Capacity,
-        placement: &Placement,
-        mut calls: Vec<Call>,
-    ) -> Result<Self, GpuError> {
-        let passes = calls.len();
-        calls.extend(kernels::argmax(plan, placement, &gpu.caps())?);
-        let arena = gpu
-            .scoped("allocating weights", || Arena::new(gpu, plan, placement, IN_FLIGHT_BYTES))
-            .await?;
-        let buffers = gpu
-            .scoped("allocating activations and the KV cache", || {
-                Buffers::new(gpu, plan, capacity, &calls)
-            })
-            .await?;
-        let mut pipelines = Pipelines::default();
-        #[cfg(not(target_arch = "wasm32"))]
-        {
-            pipelines.prepare(gpu, &calls);
-            gpu.check("making pipelines")?;
-        }
-        let mut dispatches = gpu
-            .scoped("making pipelines", || {
-                let dispatch = |(index, call): (u64, &Call)| {
-                    let pipeline = pipelines.get(gpu, call);
-                    let layout = &pipeline.layout;
-                    Dispatch {
-                        steps: call.steps.clone(),
-                        yields_to: call.yields_to.clone(),
-                        place: call.place.clone(),
-                        kernel: call.kernel.name,
-                        work: call.work.clone(),
-                        pipeline: pipeline.compute.clone(),
-                        bind_group: buffers.bind(gpu, &arena, placement, layout, (index, call)),
-                    }
-                };
-                (0..).zip(&calls).map(dispatch).collect::<Vec<_>>()
-            })
-            .await?;
-        let host_tables: Vec<_> =
-            plan.host_tables().map(|(table, slot)| (plan.weight(table).clone(), slot)).collect();
-        let argmax = dispatches.split_off(passes);
-        Ok(Self {
-            gpu: gpu.clone(),
-            capacity,
-            memory: Memory::of(plan, capacity),
-            vocab: plan.vocab(),
-            logits: plan.logits,
-            logits_width: plan.slot(plan.logits).width.into(),
-            ropes: plan.ropes.clone(),
-            length: 0,
-            arena,
-            host_tables,
-            loaded: false,
-            buffers,
-            dispatches,
-            argmax,
-            pipelines,
-            readback: Readback::default(),
-        })
-    }
-
-    /// Checks that every record was written whole. Nothing runs before.
-    pub fn finish(&mut self) -> Result<(), GpuError> {
-        self.arena.finish()?;
-        self.gpu.check("uploading weights")?;
-        self.loaded = true;
-        Ok(())
-    }
-
     /// What buffers were allocated for.
     pub fn capacity(&self) -> Capacity {
         self.capacity
@@ -187,7 +89,7 @@ impl GpuExecutor {
 
     /// How many pipelines were compiled.
     pub fn pipelines(&self) -> usize {
-        self.pipelines.count()
+        self.pipelines
     }
 
     /// Bytes of the KV cache, and of what short convolutions look back at.
@@ -294,9 +196,6 @@ impl GpuExecutor {
 
     /// The lengths of a call, or why it cannot be made.
     fn live(&self, tokens: &[u32], past: u32, want: Want) -> Result<Live, GpuError> {
-        if !self.loaded {
-            return Err(GpuError::NotLoaded);
-        }
         let live = self.capacity.live(tokens, past, want, self.vocab)?;
         Ok(match want {
             // Without outputs the head, which reads more weights than any layer, has nothing to do.
@@ -357,22 +256,6 @@ impl Dispatch {
         pass.set_bind_group(0, &self.bind_group, offsets);
         pass.dispatch_workgroups(x, y, 1);
         Ok(true)
-    }
-}
-
-impl WeightSink for GpuExecutor {
-    type Error = GpuError;
-
-    fn write(&mut self, record: &RecordSpec, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
-        let mut on_host = self.host_tables.iter().flat_map(|(table, _)| table.storage.records());
-        if on_host.any(|held| held.name == record.name) {
-            return Ok(());
-        }
-        self.arena.write(&self.gpu, record, offset, bytes)
-    }
-
-    async fn settle(&mut self) -> Result<(), GpuError> {
-        self.arena.settle(&self.gpu).await
     }
 }
 

@@ -1,45 +1,81 @@
 //! Pipelines: one for each kernel and set of constants, whatever the number of layers.
 
 use std::collections::BTreeMap;
-
-#[cfg(not(target_arch = "wasm32"))]
-use rayon::prelude::*;
+use std::pin::Pin;
+use std::sync::mpsc;
 
 use super::device::Gpu;
+use super::error::GpuError;
 use super::trust;
 use crate::kernels::{Access, Call, Kernel};
 
 /// A pipeline and the layout of its only bind group.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Pipeline {
     pub(super) compute: wgpu::ComputePipeline,
     pub(super) layout: wgpu::BindGroupLayout,
 }
 
-/// The pipelines made so far.
-#[derive(Debug, Default)]
+/// Every pipeline of a plan.
+#[derive(Debug)]
 pub(super) struct Pipelines {
     made: BTreeMap<Key, Pipeline>,
 }
 
+/// Pipelines that are being made.
+#[derive(Debug)]
+pub(super) struct Coming {
+    made: mpsc::Receiver<(Key, Made)>,
+}
+
+/// A pipeline, once the device has judged it.
+#[cfg(not(target_arch = "wasm32"))]
+type Made = Pin<Box<dyn Future<Output = Result<Pipeline, GpuError>> + Send>>;
+#[cfg(target_arch = "wasm32")]
+type Made = Pin<Box<dyn Future<Output = Result<Pipeline, GpuError>>>>;
+
 impl Pipelines {
+    /// Begins to make those of all calls: on all threads, because a driver's compiler takes its time. A browser has it
+    /// done elsewhere.
+    pub(super) fn begin(gpu: &Gpu, calls: &[Call]) -> Coming {
+        let different: BTreeMap<Key, &Call> = calls.iter().map(|call| (key(call), call)).collect();
+        let (sender, made) = mpsc::channel();
+        for (key, call) in different {
+            let (gpu, call, sender) = (gpu.clone(), call.clone(), sender.clone());
+            let task = move || {
+                let device = gpu.clone();
+                let made: Made =
+                    Box::pin(gpu.scoped("making pipelines", move || make(&device, &call)));
+                // Whoever waited for it may have failed in the meantime.
+                let _ = sender.send((key, made));
+            };
+            #[cfg(not(target_arch = "wasm32"))]
+            rayon::spawn(task);
+            #[cfg(target_arch = "wasm32")]
+            task();
+        }
+        Coming { made }
+    }
+
     /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.made.len()
     }
 
-    /// The pipeline of a call; a new one is made inside of [`Gpu::scoped`] only.
-    pub(super) fn get(&mut self, gpu: &Gpu, call: &Call) -> &Pipeline {
-        self.made.entry(key(call)).or_insert_with(|| make(gpu, call))
+    /// The pipeline of one of the calls that they were made for.
+    pub(super) fn get(&self, call: &Call) -> Option<&Pipeline> {
+        self.made.get(&key(call))
     }
+}
 
-    /// Makes those of all calls, on all threads: a driver's compiler takes its time. What goes wrong is found by
-    /// [`Gpu::check`], since scopes belong to a thread.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub(super) fn prepare(&mut self, gpu: &Gpu, calls: &[Call]) {
-        let different: BTreeMap<Key, &Call> = calls.iter().map(|call| (key(call), call)).collect();
-        let made = different.into_par_iter().map(|(key, call)| (key, make(gpu, call)));
-        self.made.extend(made.collect::<Vec<_>>());
+impl Coming {
+    /// Waits for all of them.
+    pub(super) async fn made(self) -> Result<Pipelines, GpuError> {
+        let mut made = BTreeMap::new();
+        for (key, pipeline) in self.made {
+            made.insert(key, pipeline.await?);
+        }
+        Ok(Pipelines { made })
     }
 }
 

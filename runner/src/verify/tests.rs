@@ -8,8 +8,8 @@ use super::*;
 use crate::engine::Engine;
 use crate::executor::Capacity;
 use crate::gpu::tests::models::model;
-use crate::gpu::tests::{gpu, load};
-use crate::gpu::{Caps, Gpu, GpuExecutor, Placement};
+use crate::gpu::tests::{gpu, load, loaded};
+use crate::gpu::{Caps, Gpu, GpuLoader, Placement};
 use crate::kernels::{self, Call, Kernel};
 use crate::plan::Plan;
 use crate::reference::Reference;
@@ -21,10 +21,8 @@ fn engines(gpu: &Gpu, plan: &Plan, tamper: impl Fn(&mut Call)) -> (Engine, Engin
     let placement = Placement::new(plan, &gpu.caps()).expect("places");
     let mut calls = kernels::lower(plan, &placement, &gpu.caps()).expect("lowers");
     calls.iter_mut().for_each(tamper);
-    let executor = GpuExecutor::with_calls(gpu, plan, CAPACITY, &placement, calls);
-    let mut executor = block_on(executor).expect("allocates");
-    load(&mut executor, plan);
-    executor.finish().expect("complete");
+    let loader = GpuLoader::with_calls(gpu, plan, CAPACITY, placement, calls);
+    let executor = loaded(block_on(loader).expect("allocates"), plan);
     let mut reference = Reference::new(plan.clone(), CAPACITY);
     load(&mut reference, plan);
     (Engine::of_gpu(executor, CAPACITY), Engine::of_reference(reference, CAPACITY))

@@ -81,10 +81,8 @@ fn pieces_of_a_table_and_of_a_matrix_equal_the_whole() {
         };
         assert_eq!(placement.weights.iter().map(pieces).collect::<Vec<_>>(), counts);
         let mut whole = executor(&gpu, &plan);
-        let mut cut =
-            block_on(GpuExecutor::placed(&gpu, &plan, CAPACITY, &placement)).expect("allocates");
-        load(&mut cut, &plan);
-        cut.finish().expect("complete");
+        let cut = block_on(GpuLoader::placed(&gpu, &plan, CAPACITY, placement));
+        let mut cut = loaded(cut.expect("allocates"), &plan);
         for length in [1, 17] {
             let call = tokens(&plan, length);
             let (cut, whole) = (logits(&mut cut, &call, 0), logits(&mut whole, &call, 0));

@@ -26,12 +26,9 @@ fn narrow_limits_change_nothing() {
 fn a_capacity_that_cannot_be_bound_leaves_the_device_usable() {
     let Some(gpu) = gpu(Caps::floor()) else { return };
     let plan = model("qwen3", 1);
-    let error = block_on(GpuExecutor::new(
-        &gpu,
-        &plan,
-        Capacity { context: 1 << 20, chunk: 1, outputs: 1 },
-    ))
-    .expect_err("too long");
+    let error =
+        block_on(GpuLoader::new(&gpu, &plan, Capacity { context: 1 << 20, chunk: 1, outputs: 1 }))
+            .expect_err("too long");
     assert!(
         matches!(error, GpuError::Capacity(CapacityError::Context { fits: 524_288, .. })),
         "{error}"
@@ -106,12 +103,8 @@ fn more_rows_than_workgroups_of_a_dimension() {
     bench.step(Op::RmsNorm { x, weight, eps: 1e-5, out });
     let plan = bench.finish(out);
     let capacity = Capacity { context: 70_000, chunk: 70_000, outputs: 70_000 };
-    let mut executor = block_on(GpuExecutor::new(&gpu, &plan, capacity)).expect("allocates");
-    let mut reference = Reference::new(plan.clone(), capacity);
-    load(&mut executor, &plan);
-    load(&mut reference, &plan);
-    executor.finish().expect("complete");
-    reference.finish().expect("complete");
+    let mut executor = executor_of(&gpu, &plan, capacity);
+    let mut reference = reference_of(&plan, capacity);
     for rows in [65_535, 65_536, 70_000] {
         let call = tokens(&plan, rows);
         let Output::Logits(expected) = reference.forward(&call, 0, Want::AllLogits).expect("runs")
@@ -140,7 +133,7 @@ fn a_bad_shape_leaves_nothing_behind() {
     let allocated =
         || gpu.device.generate_allocator_report().map(|report| report.total_allocated_bytes);
     let before = allocated();
-    let error = block_on(GpuExecutor::new(&gpu, &plan, CAPACITY)).expect_err("too wide");
+    let error = block_on(GpuLoader::new(&gpu, &plan, CAPACITY)).expect_err("too wide");
     assert!(matches!(error, GpuError::Plan(PlanError::HeadDim { head_dim: 513, .. })), "{error}");
     assert_eq!(allocated(), before);
     agree("afterwards", &gpu, &model("qwen3", 1), &[3]);
@@ -169,23 +162,21 @@ fn layers_share_pipelines() {
 
 /// Row 21.
 #[test]
-fn nothing_runs_before_the_weights_are_complete() {
+fn nothing_is_loaded_before_the_weights_are_complete() {
     let Some(gpu) = gpu(Caps::floor()) else { return };
     let plan = model("qwen3", 1);
-    let mut executor = block_on(GpuExecutor::new(&gpu, &plan, CAPACITY)).expect("allocates");
+    let mut loader = block_on(GpuLoader::new(&gpu, &plan, CAPACITY)).expect("allocates");
     let missing = "model.norm.weight";
     for record in plan.weights.iter().flat_map(|weight| weight.storage.records()) {
         let bytes = content(record);
         let end = if record.name == missing { bytes.len() - 2 } else { bytes.len() };
-        executor.write(record, 0, &bytes[..end / 4 * 4]).expect("record is taken");
+        loader.write(record, 0, &bytes[..end / 4 * 4]).expect("record is taken");
     }
-    let error = executor.finish().expect_err("incomplete");
-    assert!(error.to_string().contains(missing), "{error}");
-    let error = block_on(executor.forward(&[1], 0, Want::Argmax)).expect_err("incomplete");
-    assert!(matches!(error, GpuError::NotLoaded), "{error}");
     let unknown = RecordSpec::new("lm_head.bias", Dtype::Float16, [4]);
-    let error = executor.write(&unknown, 0, &[0; 8]).expect_err("unknown");
+    let error = loader.write(&unknown, 0, &[0; 8]).expect_err("unknown");
     assert!(error.to_string().contains("lm_head.bias"), "{error}");
+    let error = block_on(loader.finish()).expect_err("incomplete");
+    assert!(error.to_string().contains(missing), "{error}");
 }
 
 #[test]

@@ -62,10 +62,8 @@ fn pieces_of_experts_equal_the_whole() {
         .filter(|placed| matches!(placed, Placed::Matrix { pieces, .. } if pieces.len() > 5));
     assert_eq!(cut.count(), 2);
     let mut whole = executor(&gpu, &plan);
-    let mut cut =
-        block_on(GpuExecutor::placed(&gpu, &plan, CAPACITY, &placement)).expect("allocates");
-    load(&mut cut, &plan);
-    cut.finish().expect("complete");
+    let cut = block_on(GpuLoader::placed(&gpu, &plan, CAPACITY, placement));
+    let mut cut = loaded(cut.expect("allocates"), &plan);
     for length in [1, 17] {
         let call = tokens(&plan, length);
         assert_eq!(logits(&mut cut, &call, 0), logits(&mut whole, &call, 0), "{length} tokens");

@@ -113,10 +113,13 @@ fn executor(gpu: &Gpu, plan: &Plan) -> GpuExecutor {
 }
 
 fn executor_of(gpu: &Gpu, plan: &Plan, capacity: Capacity) -> GpuExecutor {
-    let mut executor = block_on(GpuExecutor::new(gpu, plan, capacity)).expect("allocates");
-    load(&mut executor, plan);
-    executor.finish().expect("complete");
-    executor
+    loaded(block_on(GpuLoader::new(gpu, plan, capacity)).expect("allocates"), plan)
+}
+
+/// What a loader makes of the plan's weights.
+pub(crate) fn loaded(mut loader: GpuLoader, plan: &Plan) -> GpuExecutor {
+    load(&mut loader, plan);
+    block_on(loader.finish()).expect("complete")
 }
 
 fn reference(plan: &Plan) -> Reference {
