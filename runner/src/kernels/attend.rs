@@ -12,9 +12,9 @@ const WIDEST_HEAD: u32 = 512;
 const SEEN: &str = include_str!("seen.wgsl");
 const ARGS: &str = include_str!("attend_args.wgsl");
 /// Positions that a workgroup of the split kernel has at least.
-const SHARE: u32 = 128;
-/// The most workgroups that share the positions of a query.
-const MOST_SHARES: u32 = 64;
+const SHARE: u32 = 64;
+/// The most workgroups that share the positions of a query. A thread of the merging kernel looks after each.
+const MOST_SHARES: u32 = 32;
 
 pub(super) const ATTEND: Kernel = Kernel {
     name: "attend",
@@ -70,7 +70,7 @@ pub(super) const ATTEND_SPLIT: Kernel = Kernel {
         "v_eps",
     ],
     buffers: &[Read, Read, Read, Read, ReadWrite, ReadWrite, ReadWrite],
-    workgroup_bytes: 5 * WIDEST_HEAD * 4 + 128 * (4 + 1 + 4 + 1) * 4 + 8 * 4,
+    workgroup_bytes: 5 * WIDEST_HEAD * 4 + 64 * (4 + 1) * 4 + 128 * (4 + 1) * 4 + 8 * 4,
     invocations: 128,
 };
 
@@ -83,7 +83,7 @@ pub(super) const ATTEND_MERGE: Kernel = Kernel {
     overrides: &[],
     args: &["heads", "head_dim", "window", "share", "most_shares"],
     buffers: &[Read, ReadWrite],
-    workgroup_bytes: 0,
+    workgroup_bytes: 2 * 64 * 4,
     invocations: 64,
 };
 

@@ -6,8 +6,8 @@
 // normed and turned, and key and value stored. Workgroups that read that row of the cache meanwhile make nothing of it.
 
 override TURN: bool;
-// Keys of a block, one a thread.
-override BLOCK: u32 = THREADS;
+// Keys of a block: half as many as threads, so that each does little before the next block.
+override BLOCK: u32 = THREADS / 2u;
 // Fours of the mixed values that a thread keeps: enough for the fewest threads.
 const MOST_SUMS: u32 = 2u;
 // Keys that are scored at a time, by four threads each.
@@ -272,7 +272,7 @@ fn attend(
         let base_row = base % positions;
         // Four threads a key. What is beyond the last key is read from the first, so that no load waits for a branch.
         let part = lane % 4u;
-        for (var k = 0u; k < 4u; k++) {
+        for (var k = 0u; k < BLOCK / FOURS; k++) {
             let i = lane / 4u + k * FOURS;
             let at = row_at(base_row, select(0u, i, i < count), positions) * kv_stride + kv_start;
             var score = 0.0;
@@ -304,7 +304,9 @@ fn attend(
             weight = exp(score - new_highest);
         }
         total = total * fade + weight;
-        weights[lane] = weight;
+        if lane < BLOCK {
+            weights[lane] = weight;
+        }
         workgroupBarrier();
         for (var i = 0u; i < MOST_SUMS; i++) {
             let four = lane % WIDTH + i * THREADS;

@@ -32,7 +32,7 @@ pub(super) const MATVEC_Q4: Kernel = Kernel {
         include_str!("reduce_workgroup.wgsl"),
         SOURCE,
     ],
-    overrides: &["ZERO", "SCALES", "NORM", "GATED", "RESIDUAL", "LANES"],
+    overrides: &["ZERO", "SCALES", "NORM", "GATED", "RESIDUAL", "LANES", "TILE"],
     args: &[
         "from_rows_of",
         "rows_of",
@@ -50,8 +50,8 @@ pub(super) const MATVEC_Q4: Kernel = Kernel {
         "passes",
     ],
     buffers: &[Read, Read, Read, Read, Read, ReadWrite],
-    workgroup_bytes: MOST_LANES * 9 * 16 + 256 * (16 + 4),
-    invocations: 256,
+    workgroup_bytes: MOST_LANES * 9 * 16 + 128 * (16 + 4),
+    invocations: 128,
 };
 
 pub(super) const MATVEC_Q4_SUBGROUPS: Kernel = Kernel {
@@ -69,9 +69,13 @@ pub(super) const MATVEC_Q4_SUBGROUPS: Kernel = Kernel {
     ..MATVEC_Q4
 };
 
+/// Threads that may share a row, and the workgroups with which a large GPU is busy then: the fewer threads, the more rows
+/// each workgroup sums at once, but the longer it takes.
+const LANES: [(u32, u32); 3] = [(8, 512), (16, 256), (32, 256)];
+/// Those that do so where none of these are enough.
 const MOST_LANES: u32 = 64;
 /// More workgroups than these keep no device busier; each takes more rows instead.
-const WORKGROUPS: u32 = 384;
+const MOST_WORKGROUPS: u32 = 1024;
 
 /// A matmul and what is done with it in passing.
 #[derive(Clone, Copy)]
@@ -121,16 +125,12 @@ pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>
     let rows_of_weight = site.plan.weight(weight).rows;
     let bias_buffer = site.optional_vector(bias, rows_of_weight)?;
     let norm_buffer = site.optional_vector(norm.map(|(weight, _)| weight), columns)?;
-    let lanes = match columns / 32 {
-        ..=16 => 16,
-        17..=32 => 32,
-        _ => MOST_LANES,
-    };
     let threads = site.threads(KernelOp::MatvecQ4)?;
     let (rows, out_width) = (site.rows(out), site.width(out));
     let (is_gated, is_added) =
         (matches!(then, Then::Gate { .. }), matches!(then, Then::Add { .. }));
-    let overrides = [zero, scales, norm.is_some().into(), is_gated.into(), is_added.into(), lanes];
+    let fused = [norm.is_some(), is_gated, is_added].map(u32::from);
+    let groups_of_row = columns / 32;
     let call = |piece: &Piece| {
         let (outputs, first, gate, up, activation, scale) = match then {
             Then::Write => (piece.rows, piece.first_row, 0, 0, 0, 1.0),
@@ -139,8 +139,11 @@ pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>
                 (out_width, 0, gate, up, activation_number(activation), 1.0)
             }
         };
-        let per_pass = threads / lanes * if is_gated { 2 } else { 4 };
-        let passes = outputs.div_ceil(per_pass).div_ceil(WORKGROUPS);
+        let per_team = if is_gated { 2 } else { 4 };
+        let lanes = lanes(threads, outputs.div_ceil(per_team), groups_of_row);
+        let tile = groups_of_row.next_multiple_of(lanes).min(MOST_LANES);
+        let per_pass = threads / lanes * per_team;
+        let passes = outputs.div_ceil(per_pass).div_ceil(MOST_WORKGROUPS);
         let groups = outputs.div_ceil(per_pass * passes);
         let eps = norm.map_or(0.0, |(_, eps)| eps);
         let args = [
@@ -169,7 +172,17 @@ pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>
         ];
         let work = Work { applies: 1..=FEW, ..Work::per_row(rows, groups) };
         let call = site.call(KernelOp::MatvecQ4, &args, &buffers, work)?;
-        Ok(Call { overrides: overrides.to_vec(), ..call })
+        let overrides = [zero, scales].into_iter().chain(fused).chain([lanes, tile]).collect();
+        Ok(Call { overrides, ..call })
     };
     pieces.iter().map(call).collect::<Result<_, _>>().map(Some)
+}
+
+/// Threads for a row, of so many that take rows in teams: the fewest that leave enough workgroups, and no more than the
+/// row has groups for.
+fn lanes(threads: u32, teams: u32, groups_of_row: u32) -> u32 {
+    let is_enough = |&(lanes, enough): &(u32, u32)| {
+        lanes >= groups_of_row || teams.div_ceil(threads / lanes) >= enough
+    };
+    LANES.into_iter().find(is_enough).map_or(MOST_LANES, |(lanes, _)| lanes)
 }

@@ -14,9 +14,12 @@ override RESIDUAL: bool;
 override LANES: u32;
 // A row's group has eight fours of x; one more, so that neighbouring threads read from different banks.
 const PITCH: u32 = 9u;
-override X_TILE: u32 = LANES * PITCH;
+// Groups of x that are in workgroup memory at a time: a multiple of LANES.
+override TILE: u32;
+override STEPS: u32 = TILE / LANES;
+override X_TILE: u32 = TILE * PITCH;
 // Fours of x that a thread brings into the tile, and the most, with the fewest threads.
-override X_EACH: u32 = (LANES * 8u + THREADS - 1u) / THREADS;
+override X_EACH: u32 = (TILE * 8u + THREADS - 1u) / THREADS;
 const MOST_EACH: u32 = 8u;
 
 struct Args {
@@ -55,7 +58,7 @@ struct Args {
 // [T, out_width]
 @group(0) @binding(7) var<storage, read_write> out: array<f32>;
 
-// [LANES] groups of x, each value scaled for its place in a word
+// [TILE] groups of x, padded; each value scaled for its place in a word
 var<workgroup> x_tile: array<vec4<f32>, X_TILE>;
 
 // The groups of four rows that a thread takes at once: codes and the words that have their scales.
@@ -143,7 +146,7 @@ fn matvec(
     let groups = args.columns / 32u;
     let fours = args.columns / 4u;
     let x_start = (live_rows(args.from_rows_of) - live_rows(args.rows_of) + t) * fours;
-    let chunks = (groups + LANES - 1u) / LANES;
+    let tiles = (groups + TILE - 1u) / TILE;
 
     var first = block % blocks * per_workgroup + thread.lane / LANES * per_team;
     var inverse = 1.0;
@@ -162,64 +165,67 @@ fn matvec(
     for (var turn = 0u; turn < args.passes; turn++) {
         let starts = starts_of(first, groups);
         let next_first = first + per_pass;
+        let next_starts = starts_of(next_first, groups);
         var sums = vec4<f32>();
-        for (var chunk = 0u; chunk < chunks; chunk++) {
-            let here = next;
+        for (var tile = 0u; tile < tiles; tile++) {
             // What fits the tile stays there for all passes.
-            let brings_x = chunks > 1u || turn == 0u;
+            let brings_x = tiles > 1u || turn == 0u;
             if brings_x {
                 workgroupBarrier();
                 for (var i = 0u; i < X_EACH; i++) {
                     let at = thread.lane + i * THREADS;
                     var value = next_x[i];
-                    if chunk * LANES * 8u + at >= fours {
+                    if tile * TILE * 8u + at >= fours {
                         value = vec4<f32>();
                     }
                     if NORM {
-                        if turn == 0u && at < LANES * 8u {
+                        if turn == 0u && at < TILE * 8u {
                             squares += dot(value, value);
                         }
                         value *= next_norm[i];
                     }
-                    if at < LANES * 8u {
+                    if at < TILE * 8u {
                         x_tile[at / 8u * PITCH + at % 8u] = value * CODE_SCALES;
                     }
                 }
                 workgroupBarrier();
             }
-            if chunk + 1u < chunks {
-                next = groups_at(starts, (chunk + 1u) * LANES + lane, groups);
-            } else if turn + 1u < args.passes {
-                next = groups_at(starts_of(next_first, groups), lane, groups);
-            }
-            if chunks > 1u {
-                let next_chunk = select(0u, chunk + 1u, chunk + 1u < chunks);
+            if tiles > 1u {
+                let next_tile = select(0u, tile + 1u, tile + 1u < tiles);
                 for (var i = 0u; i < X_EACH; i++) {
-                    let four = min(next_chunk * LANES * 8u + thread.lane + i * THREADS, fours - 1u);
+                    let four = min(next_tile * TILE * 8u + thread.lane + i * THREADS, fours - 1u);
                     next_x[i] = x[x_start + four];
                     if NORM {
                         next_norm[i] = norm[four];
                     }
                 }
             }
-
-            // Word by word without a loop: compilers that count a loop's turns do not unroll it.
-            let x_at = lane * PITCH;
-            var dots = words_dot(x_tile[x_at], x_tile[x_at + 1u], vec4<u32>(here.a.x, here.b.x, here.c.x, here.d.x));
-            dots += words_dot(x_tile[x_at + 2u], x_tile[x_at + 3u], vec4<u32>(here.a.y, here.b.y, here.c.y, here.d.y));
-            dots += words_dot(x_tile[x_at + 4u], x_tile[x_at + 5u], vec4<u32>(here.a.z, here.b.z, here.c.z, here.d.z));
-            dots += words_dot(x_tile[x_at + 6u], x_tile[x_at + 7u], vec4<u32>(here.a.w, here.b.w, here.c.w, here.d.w));
-            let group = chunk * LANES + lane;
-            let at = starts + group;
-            let scale = vec4<f32>(
-                scale_in(here.scales.x, at.x),
-                scale_in(here.scales.y, at.y),
-                scale_in(here.scales.z, at.z),
-                scale_in(here.scales.w, at.w),
-            );
-            // A thread beyond the end of the row has zeros for x, but what it has for a scale may be no number.
-            if group < groups {
-                sums += scale * dots;
+            for (var step = 0u; step < STEPS; step++) {
+                let here = next;
+                let in_tile = step * LANES + lane;
+                let group = tile * TILE + in_tile;
+                if step + 1u < STEPS || tile + 1u < tiles {
+                    next = groups_at(starts, group + LANES, groups);
+                } else if turn + 1u < args.passes {
+                    next = groups_at(next_starts, lane, groups);
+                }
+                // Word by word without a loop: compilers that count a loop's turns do not unroll it.
+                let x_at = in_tile * PITCH;
+                var dots = words_dot(x_tile[x_at], x_tile[x_at + 1u], vec4<u32>(here.a.x, here.b.x, here.c.x, here.d.x));
+                dots += words_dot(x_tile[x_at + 2u], x_tile[x_at + 3u], vec4<u32>(here.a.y, here.b.y, here.c.y, here.d.y));
+                dots += words_dot(x_tile[x_at + 4u], x_tile[x_at + 5u], vec4<u32>(here.a.z, here.b.z, here.c.z, here.d.z));
+                dots += words_dot(x_tile[x_at + 6u], x_tile[x_at + 7u], vec4<u32>(here.a.w, here.b.w, here.c.w, here.d.w));
+                let at = starts + group;
+                let scale = vec4<f32>(
+                    scale_in(here.scales.x, at.x),
+                    scale_in(here.scales.y, at.y),
+                    scale_in(here.scales.z, at.z),
+                    scale_in(here.scales.w, at.w),
+                );
+                // Beyond the end of a row x is zero, but what is there for a scale may be no number.
+                if group < groups {
+                    sums += scale * dots;
+                }
             }
         }
         let reduced = reduce(thread, sums, squares);

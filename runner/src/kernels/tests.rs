@@ -37,7 +37,7 @@ fn specialised(kernel: &Kernel, threads: u32) -> Module {
         "BITS" => 4.0,
         "GROUP" => 32.0,
         "ZERO" => 7.0,
-        "LANES" | "TOKENS" => 64.0,
+        "LANES" | "TILE" | "TOKENS" => 64.0,
         // The widest head, in fours.
         "WIDTH" => 128.0,
         _ => 0.0,

@@ -96,6 +96,9 @@ fn a_forgotten_window_is_caught() {
         if let Some(i) = call.kernel.args.iter().position(|arg| *arg == "window") {
             call.args[i] = 0;
         }
+        if let Some(spread) = &mut call.work.spread {
+            spread.window = None;
+        }
     };
     let Some((found, blamed)) = caught("mistral", forget) else { return };
     assert!(blamed.starts_with("layer 0 attention: attend"), "{blamed}");

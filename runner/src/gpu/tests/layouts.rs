@@ -57,6 +57,17 @@ fn every_layout_of_codes() {
     }
 }
 
+/// More or fewer threads share a row, rows are longer than workgroup memory, and workgroups take rows more than once.
+#[test]
+fn products_of_every_size() {
+    let Some(gpu) = gpu(Caps::floor()) else { return };
+    for (rows, columns) in [(40, 4128), (20_000, 1024), (33_000, 544), (70_001, 96)] {
+        let plan =
+            matmul(Form { layout: Q4, order: Order::Nk, dtype: Dtype::Float16 }, rows, columns);
+        agree(&format!("{rows} x {columns}"), &gpu, &plan, &[1, 3]);
+    }
+}
+
 /// Row 24: rows that do not fit a binding are divided among several.
 #[test]
 fn pieces_of_a_table_and_of_a_matrix_equal_the_whole() {
@@ -64,7 +75,9 @@ fn pieces_of_a_table_and_of_a_matrix_equal_the_whole() {
     // Rows of 48 bytes of codes: pieces of 6. No slot fits such limits, so only the placement has them.
     let tiny = Caps { binding_bytes: 300, ..Caps::floor() };
     let grouped = |order, dtype, rows| matmul(Form { layout: Q3, order, dtype }, rows, 100);
+    let fours = Form { layout: Q4, order: Order::Nk, dtype: Dtype::Float16 };
     let plans = [
+        (matmul(fours, 51, 96), [7, 9, 1].to_vec()),
         (grouped(Order::Nk, Dtype::Float16, 51), [7, 9, 1].to_vec()),
         // Halves of an odd number of transposed rows are widened, those of an even number are not.
         (grouped(Order::Kn, Dtype::Float16, 51), [7, 9, 1].to_vec()),

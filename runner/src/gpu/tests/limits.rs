@@ -85,7 +85,7 @@ fn dispatches_follow_the_live_lengths() {
         (Live { tokens: 1, past: 0, outputs: 1 }, Live { tokens: 1, past: 300, outputs: 1 });
     for call in &calls {
         let (before, after) = (call.work.workgroups(before), call.work.workgroups(later));
-        let times = if call.work.spread.is_some() { 3 } else { 1 };
+        let times = if call.work.spread.is_some() { 5 } else { 1 };
         assert_eq!(after, before.map(|before| before * times), "{}", call.kernel.name);
     }
 }
