@@ -12,7 +12,7 @@ use packlight_http::{
     download,
 };
 use packlight_pack::Files;
-use packlight_runner::source::{Folder, Source, SourceError};
+use packlight_runner::source::{Folder, Source, SourceError, one_by_one};
 
 use crate::args::CacheFolder;
 use crate::progress;
@@ -73,6 +73,13 @@ impl Source for Place {
             Self::Remote(remote) => remote
                 .range(path, range)
                 .map_err(|error| SourceError::Io { path: path.into(), source: error.into() }),
+        }
+    }
+
+    async fn ranges(&self, path: &str, ranges: &[Range<u64>]) -> Result<Vec<Vec<u8>>, SourceError> {
+        match self {
+            Self::Folder(folder) => folder.ranges(path, ranges).await,
+            Self::Remote(_) => one_by_one(self, path, ranges).await,
         }
     }
 

@@ -323,8 +323,8 @@ impl<S: Source> Bundle<S> {
     }
 }
 
-/// Chunks that are in memory and verified together.
-const CHUNKS_AT_ONCE: usize = 4;
+/// Chunks that are in memory and verified together. Tabs of a browser have less memory to spare, and one thread.
+const CHUNKS_AT_ONCE: usize = if cfg!(target_arch = "wasm32") { 4 } else { 8 };
 
 /// Cuts the chunks of a shard into pieces of its records.
 struct Cutter<'a> {

@@ -106,24 +106,20 @@ impl<S: Source> Files<S> {
         which: Range<usize>,
     ) -> Result<Vec<Vec<u8>>, BundleError> {
         let path = &file.path;
-        let mut read = Vec::new();
-        for (range, expected) in
-            file.chunks(manifest.chunk_bytes).skip(which.start).take(which.len())
-        {
-            let bytes =
-                self.source.range(path, range.clone()).await.map_err(BundleError::unreadable)?;
-            read.push((bytes, range, expected));
-        }
+        let chunks = file.chunks(manifest.chunk_bytes).skip(which.start).take(which.len());
+        let (ranges, expected): (Vec<_>, Vec<_>) = chunks.unzip();
+        let read = self.source.ranges(path, &ranges).await.map_err(BundleError::unreadable)?;
         if self.trust == Trust::Nothing {
-            let is_right = read.par_iter().map(|(bytes, _, expected)| sha256(bytes) == *expected);
+            let is_right =
+                read.par_iter().zip(&expected).map(|(bytes, sum)| sha256(bytes) == **sum);
             let is_right: Vec<bool> = is_right.collect();
             if let Some(wrong) = is_right.iter().position(|is_right| !is_right) {
                 let (file, chunk) = (path.clone(), which.start + wrong);
-                let Range { start, end } = read[wrong].1;
+                let Range { start, end } = ranges[wrong];
                 return Err(BundleError::WrongChunk { file, chunk, start, end });
             }
         }
-        Ok(read.into_iter().map(|(bytes, ..)| bytes).collect())
+        Ok(read)
     }
 }
 

@@ -121,14 +121,14 @@ impl GpuExecutor {
         }
         let begun = self.begin(inputs, past, want, 1)?[0];
         if want == Want::Nothing {
-            self.submit((0, begun), self.pass(begun.live), None)?;
+            self.submit([((0, begun), self.pass(begun.live))], None)?;
             return Ok(Output::Nothing);
         }
         let bytes = 4 * u64::from(begun.live.outputs) * self.logits_width;
         let result = self.readback.take(&self.gpu, bytes);
         let from = self.buffers.slot(self.logits);
         let copy = Copied { from, offset: 0, to: &result, bytes };
-        self.submit((0, begun), self.pass(begun.live), Some(copy))?;
+        self.submit([((0, begun), self.pass(begun.live))], Some(copy))?;
         Ok(Output::Logits(self.readback.read(&self.gpu, result, bytes).await?))
     }
 
@@ -153,13 +153,20 @@ impl GpuExecutor {
         let bytes = 4 * calls.len() as u64;
         let result = self.readback.take(&self.gpu, bytes);
         let offset = 4 * inputs.tokens.len() as u64;
-        let last = calls.len() - 1;
-        for (i, &begun) in calls.iter().enumerate() {
-            // A submission a call: the device begins with the first while the next is encoded.
-            let copy = Copied { from: self.buffers.tokens(), offset, to: &result, bytes };
-            let number = u32::try_from(i).unwrap_or(u32::MAX);
-            let dispatches = self.pass(begun.live).chain(&self.argmax);
-            self.submit((number, begun), dispatches, (i == last).then_some(copy))?;
+        let copy = Copied { from: self.buffers.tokens(), offset, to: &result, bytes };
+        // The device begins with the first call while the next is encoded. Between submissions it pauses, so each has twice
+        // as many calls as the one before.
+        let mut numbered = (0..).zip(calls).peekable();
+        for most in std::iter::successors(Some(1), |most| Some(2 * most)) {
+            let together = numbered.by_ref().take(most).map(|(number, begun)| {
+                ((number, begun), self.pass(begun.live).chain(&self.argmax))
+            });
+            let together: Vec<_> = together.collect();
+            let is_last = numbered.peek().is_none();
+            self.submit(together, is_last.then_some(copy))?;
+            if is_last {
+                break;
+            }
         }
         self.readback.read(&self.gpu, result, bytes).await
     }
@@ -209,11 +216,10 @@ impl GpuExecutor {
         self.dispatches.iter().filter(move |dispatch| !dispatch.yields(live))
     }
 
-    /// Encodes and submits some dispatches of a begun call, by its number, and a copy.
+    /// Encodes and submits some dispatches of begun calls, by their numbers, and a copy.
     pub(super) fn submit<'a>(
         &self,
-        (number, begun): (u32, Begun),
-        dispatches: impl Iterator<Item = &'a Dispatch>,
+        calls: impl IntoIterator<Item = ((u32, Begun), impl Iterator<Item = &'a Dispatch>)>,
         copy: Option<Copied<'_>>,
     ) -> Result<(), GpuError> {
         const DOING: &str = "running the model";
@@ -221,9 +227,11 @@ impl GpuExecutor {
         let mut encoder = self.gpu.device.create_command_encoder(&descriptor);
         {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-            let offsets = [self.buffers.live_offset(number)];
-            for dispatch in dispatches {
-                dispatch.encode(&mut pass, &self.gpu.caps(), begun.live, &offsets)?;
+            for ((number, begun), dispatches) in calls {
+                let offsets = [self.buffers.live_offset(number)];
+                for dispatch in dispatches {
+                    dispatch.encode(&mut pass, &self.gpu.caps(), begun.live, &offsets)?;
+                }
             }
         }
         if let Some(Copied { from, offset, to, bytes }) = copy {

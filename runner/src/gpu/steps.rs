@@ -23,7 +23,7 @@ impl GpuExecutor {
         let alone = step..step + 1;
         let begun = (0, Begun { live, first: 0 });
         let dispatches = self.dispatches.iter().filter(|dispatch| dispatch.steps == alone);
-        self.submit(begun, dispatches, None)?;
+        self.submit([(begun, dispatches)], None)?;
         let (parts, floats) = match plan.steps[step].op.leaves() {
             Left::Slot(id) => {
                 let slot = plan.slot(id);
@@ -47,7 +47,7 @@ impl GpuExecutor {
             let bytes = (4 * floats).min(part.size());
             let result = self.readback.take(&self.gpu, bytes);
             let copy = Copied { from: &part, offset: 0, to: &result, bytes };
-            self.submit(begun, std::iter::empty(), Some(copy))?;
+            self.submit([(begun, std::iter::empty())], Some(copy))?;
             values.extend(self.readback.read::<f32>(&self.gpu, result, bytes).await?);
         }
         Ok(values)
