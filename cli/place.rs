@@ -76,10 +76,10 @@ impl Source for Place {
         }
     }
 
-    async fn ranges(&self, path: &str, ranges: &[Range<u64>]) -> Result<Vec<Vec<u8>>, SourceError> {
+    async fn ranges(&self, ranges: &[(&str, Range<u64>)]) -> Result<Vec<Vec<u8>>, SourceError> {
         match self {
-            Self::Folder(folder) => folder.ranges(path, ranges).await,
-            Self::Remote(_) => one_by_one(self, path, ranges).await,
+            Self::Folder(folder) => folder.ranges(ranges).await,
+            Self::Remote(_) => one_by_one(self, ranges).await,
         }
     }
 

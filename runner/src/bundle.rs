@@ -1,5 +1,6 @@
 //! A bundle as the runner reads it: manifests first, then every shard once, chunk by verified chunk.
 
+mod cutter;
 mod files;
 mod mlc;
 
@@ -22,11 +23,9 @@ use crate::executor::WeightSink;
 use crate::plan::Plan;
 use crate::source::{Source, SourceError};
 use crate::tables::{HostTables, Place};
-use files::Files;
+use cutter::Cutter;
 pub(crate) use files::Parts;
-
-/// The longest piece that is handed on.
-const PIECE_BYTES: usize = 8 << 20;
+use files::{Chunk, Files};
 
 /// Why a bundle cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -112,6 +111,11 @@ impl BundleError {
         let record = records.find(|record| record.byte_offset + record.nbytes > start + found);
         let record = record.map_or_else(String::new, |record| record.name.clone());
         Self::CutOff { record, file: path, found, expected }
+    }
+
+    /// Whether it says that a file is cut off.
+    fn is_cut(&self, path: &str) -> bool {
+        matches!(self, Self::Source(SourceError::Truncated { path: cut, .. }) if cut == path)
     }
 }
 
@@ -298,81 +302,39 @@ impl<S: Source> Bundle<S> {
         let parts: Vec<Parts> = names.map(|name| self.files.parts(name)).collect();
         let paths: Vec<&str> = parts.iter().flat_map(Parts::paths).collect();
         source.announce(&paths);
-        for shard in &self.shards {
-            let Some(manifest) = manifest else {
+        let Some(manifest) = manifest else {
+            for shard in &self.shards {
                 self.files.load_mlc::<W, E>(shard, sink, &mut progress).await?;
-                continue;
-            };
-            let mut cutter = Cutter::new(shard);
-            for file in manifest.parts(&shard.data_path) {
+            }
+            return Ok(());
+        };
+        let mut chunks = Vec::new();
+        for (shard, Shard { data_path, .. }) in self.shards.iter().enumerate() {
+            for file in manifest.parts(data_path) {
+                chunks.extend((0..file.sha256.len()).map(|index| (shard, Chunk { file, index })));
+            }
+        }
+        let mut cutters: Vec<Cutter<'_>> = self.shards.iter().map(Cutter::new).collect();
+        // Chunks that are in memory at once: enough for all threads.
+        let most = rayon::current_num_threads().clamp(4, 16);
+        for chunks in chunks.chunks(most) {
+            let (shards, chunks): (Vec<_>, Vec<_>) = chunks.iter().copied().unzip();
+            let read = self.files.chunks(manifest, &chunks).await.map_err(|error| {
+                let mut of = shards.iter().zip(&chunks);
+                let Some((&shard, Chunk { file, .. })) =
+                    of.find(|(_, chunk)| error.is_cut(&chunk.file.path))
+                else {
+                    return error;
+                };
                 let start = file.holds.as_ref().map_or(0, |span| span.start);
-                for first in (0..file.sha256.len()).step_by(CHUNKS_AT_ONCE) {
-                    let which = first..(first + CHUNKS_AT_ONCE).min(file.sha256.len());
-                    let chunks = self.files.chunks(manifest, file, which).await;
-                    let chunks =
-                        chunks.map_err(|error| error.naming_record(shard, start, file.bytes))?;
-                    for bytes in chunks {
-                        cutter.push(&bytes, sink)?;
-                        sink.settle().await?;
-                        progress(bytes.len() as u64);
-                    }
-                }
+                error.naming_record(&self.shards[shard], start, file.bytes)
+            })?;
+            for (shard, bytes) in shards.into_iter().zip(read) {
+                cutters[shard].push(&bytes, sink)?;
+                sink.settle().await?;
+                progress(bytes.len() as u64);
             }
         }
-        Ok(())
-    }
-}
-
-/// Chunks that are in memory and verified together. Tabs of a browser have less memory to spare, and one thread.
-const CHUNKS_AT_ONCE: usize = if cfg!(target_arch = "wasm32") { 4 } else { 8 };
-
-/// Cuts the chunks of a shard into pieces of its records.
-struct Cutter<'a> {
-    shard: &'a Shard,
-    /// Position in the shard.
-    at: u64,
-    /// The record being filled.
-    record: usize,
-    /// Bytes of it that were handed on.
-    done: u64,
-    /// Bytes of it that were not: fewer than four between pushes.
-    held: Vec<u8>,
-}
-
-impl<'a> Cutter<'a> {
-    fn new(shard: &'a Shard) -> Self {
-        Self { shard, at: 0, record: 0, done: 0, held: Vec::new() }
-    }
-
-    fn push<W: WeightSink>(&mut self, mut bytes: &[u8], sink: &mut W) -> Result<(), W::Error> {
-        while let Some(record) = self.shard.records.get(self.record) {
-            // Records may have gaps between them, but never overlap.
-            let received = self.done + self.held.len() as u64;
-            let gap = (record.byte_offset + received).saturating_sub(self.at);
-            let skip = usize::try_from(gap).unwrap_or(usize::MAX).min(bytes.len());
-            bytes = &bytes[skip..];
-            self.at += skip as u64;
-            let wanted =
-                usize::try_from(record.nbytes - received).unwrap_or(usize::MAX).min(bytes.len());
-            self.held.extend_from_slice(&bytes[..wanted]);
-            bytes = &bytes[wanted..];
-            self.at += wanted as u64;
-
-            let complete = received + wanted as u64 == record.nbytes;
-            let ready = if complete { self.held.len() } else { self.held.len() / 4 * 4 };
-            for piece in self.held[..ready].chunks(PIECE_BYTES) {
-                sink.write(&record.spec(), self.done, piece)?;
-                self.done += piece.len() as u64;
-            }
-            self.held.drain(..ready);
-            if !complete {
-                break;
-            }
-            self.record += 1;
-            self.done = 0;
-        }
-        // What follows the last record belongs to none.
-        self.at += bytes.len() as u64;
         Ok(())
     }
 }
@@ -381,54 +343,6 @@ impl<'a> Cutter<'a> {
 mod tests {
     use super::*;
     use crate::source::Folder;
-    use packlight_formats::manifest::tensor_cache::ShardRecord;
-    use packlight_formats::{Dtype, RecordSpec};
-
-    #[derive(Default)]
-    struct Collect(BTreeMap<String, Vec<u8>>);
-
-    impl WeightSink for Collect {
-        type Error = BundleError;
-
-        fn write(
-            &mut self,
-            record: &RecordSpec,
-            offset: u64,
-            bytes: &[u8],
-        ) -> Result<(), BundleError> {
-            let held = self.0.entry(record.name.clone()).or_default();
-            assert_eq!(held.len() as u64, offset);
-            assert_eq!(offset % 4, 0);
-            held.extend_from_slice(bytes);
-            Ok(())
-        }
-    }
-
-    /// Whatever the chunk size, each record gets its own bytes, in pieces at multiples of four, gaps left out.
-    #[test]
-    fn cuts_records_at_any_chunk_size() {
-        let record = |name: &str, halves: u64, offset| {
-            ShardRecord::new(&RecordSpec::new(name, Dtype::Float16, [halves]), offset)
-        };
-        let records = vec![record("a", 5, 0), record("b", 1, 10), record("c", 9, 16)];
-        let shard = Shard {
-            data_path: "s".into(),
-            format: String::new(),
-            nbytes: 40,
-            records,
-            md5: String::new(),
-        };
-        let bytes: Vec<u8> = (0..40).collect();
-        for size in 1..=40 {
-            let (mut cutter, mut sink) = (Cutter::new(&shard), Collect::default());
-            for chunk in bytes.chunks(size) {
-                cutter.push(chunk, &mut sink).expect("collects");
-            }
-            assert_eq!(sink.0["a"], bytes[0..10], "chunks of {size}");
-            assert_eq!(sink.0["b"], bytes[10..12], "chunks of {size}");
-            assert_eq!(sink.0["c"], bytes[16..34], "chunks of {size}");
-        }
-    }
 
     #[test]
     fn an_empty_folder_is_no_bundle() {

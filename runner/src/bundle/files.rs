@@ -46,6 +46,20 @@ impl Parts {
     }
 }
 
+/// One of the chunks that a file's hashes are of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunk<'a> {
+    pub(super) file: &'a File,
+    pub(super) index: usize,
+}
+
+impl Chunk<'_> {
+    fn range(self, manifest: &Packlight) -> Range<u64> {
+        let start = self.index as u64 * manifest.chunk_bytes;
+        start..(start + manifest.chunk_bytes).min(self.file.bytes)
+    }
+}
+
 impl<S: Source> Files<S> {
     /// A file of the bundle, joined from its parts.
     pub(super) async fn read(&self, name: &str) -> Result<Option<Vec<u8>>, BundleError> {
@@ -57,8 +71,8 @@ impl<S: Source> Files<S> {
             let bytes = bytes.get_or_insert_with(|| {
                 Vec::with_capacity(usize::try_from(whole.min(MOST_RESERVED)).unwrap_or_default())
             });
-            for i in 0..file.sha256.len() {
-                bytes.extend(self.chunk(manifest, file, i).await?);
+            for index in 0..file.sha256.len() {
+                bytes.extend(self.chunks(manifest, &[Chunk { file, index }]).await?.concat());
             }
         }
         Ok(bytes)
@@ -87,36 +101,24 @@ impl<S: Source> Files<S> {
         Ok(bytes)
     }
 
-    /// One chunk of a file, verified unless told not to.
-    pub(super) async fn chunk(
-        &self,
-        manifest: &Packlight,
-        file: &File,
-        chunk: usize,
-    ) -> Result<Vec<u8>, BundleError> {
-        let mut chunks = self.chunks(manifest, file, chunk..chunk + 1).await?;
-        Ok(chunks.pop().unwrap_or_default())
-    }
-
-    /// Some chunks of a file, verified on all threads unless told not to.
+    /// Chunks of files, read and verified on all threads; unless told not to verify.
     pub(super) async fn chunks(
         &self,
         manifest: &Packlight,
-        file: &File,
-        which: Range<usize>,
+        which: &[Chunk<'_>],
     ) -> Result<Vec<Vec<u8>>, BundleError> {
-        let path = &file.path;
-        let chunks = file.chunks(manifest.chunk_bytes).skip(which.start).take(which.len());
-        let (ranges, expected): (Vec<_>, Vec<_>) = chunks.unzip();
-        let read = self.source.ranges(path, &ranges).await.map_err(BundleError::unreadable)?;
+        let ranges: Vec<_> =
+            which.iter().map(|chunk| (chunk.file.path.as_str(), chunk.range(manifest))).collect();
+        let read = self.source.ranges(&ranges).await.map_err(BundleError::unreadable)?;
         if self.trust == Trust::Nothing {
-            let is_right =
-                read.par_iter().zip(&expected).map(|(bytes, sum)| sha256(bytes) == **sum);
-            let is_right: Vec<bool> = is_right.collect();
+            let is_right = |(bytes, chunk): (&Vec<u8>, &Chunk<'_>)| {
+                sha256(bytes) == chunk.file.sha256[chunk.index]
+            };
+            let is_right: Vec<bool> = read.par_iter().zip(which).map(is_right).collect();
             if let Some(wrong) = is_right.iter().position(|is_right| !is_right) {
-                let (file, chunk) = (path.clone(), which.start + wrong);
-                let Range { start, end } = ranges[wrong];
-                return Err(BundleError::WrongChunk { file, chunk, start, end });
+                let Chunk { file, index: chunk } = which[wrong];
+                let Range { start, end } = ranges[wrong].1;
+                return Err(BundleError::WrongChunk { file: file.path.clone(), chunk, start, end });
             }
         }
         Ok(read)

@@ -58,9 +58,10 @@ impl Source for Folder {
         self.whole(path, range)
     }
 
-    async fn ranges(&self, path: &str, ranges: &[Range<u64>]) -> Result<Vec<Vec<u8>>, SourceError> {
+    async fn ranges(&self, ranges: &[(&str, Range<u64>)]) -> Result<Vec<Vec<u8>>, SourceError> {
         // Copying from the system's cache takes as long as hashing.
-        let read: Vec<_> = ranges.par_iter().map(|range| self.whole(path, range.clone())).collect();
+        let read: Vec<_> =
+            ranges.par_iter().map(|(path, range)| self.whole(path, range.clone())).collect();
         // The first error, whichever came first.
         read.into_iter().collect()
     }

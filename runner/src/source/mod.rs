@@ -23,27 +23,25 @@ pub trait Source: 'static {
         range: Range<u64>,
     ) -> impl Future<Output = Result<Vec<u8>, SourceError>>;
 
-    /// Several ranges of a file: one after the other, where there is no faster way.
+    /// Several ranges of files: one after the other, where there is no faster way.
     fn ranges(
         &self,
-        path: &str,
-        ranges: &[Range<u64>],
+        ranges: &[(&str, Range<u64>)],
     ) -> impl Future<Output = Result<Vec<Vec<u8>>, SourceError>> {
-        one_by_one(self, path, ranges)
+        one_by_one(self, ranges)
     }
 
     /// These files will be read next, in this order: a place that is far away begins to fetch them.
     fn announce(&self, _paths: &[&str]) {}
 }
 
-/// Reads ranges of a file in turn.
+/// Reads ranges of files in turn.
 pub async fn one_by_one<S: Source + ?Sized>(
     source: &S,
-    path: &str,
-    ranges: &[Range<u64>],
+    ranges: &[(&str, Range<u64>)],
 ) -> Result<Vec<Vec<u8>>, SourceError> {
     let mut read = Vec::with_capacity(ranges.len());
-    for range in ranges {
+    for (path, range) in ranges {
         read.push(source.range(path, range.clone()).await?);
     }
     Ok(read)
