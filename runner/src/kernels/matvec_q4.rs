@@ -16,6 +16,7 @@ use crate::plan::{SlotId, WeightId};
 /// How words become numbers.
 pub(super) const CODES: &str = include_str!("codes_q4.wgsl");
 const REDUCED: &str = include_str!("reduced.wgsl");
+const PRODUCT: &str = include_str!("product_q4.wgsl");
 const SOURCE: &str = include_str!("matvec_q4.wgsl");
 
 pub(super) const MATVEC_Q4: Kernel = Kernel {
@@ -28,6 +29,7 @@ pub(super) const MATVEC_Q4: Kernel = Kernel {
         HALVES,
         ACTIVATION,
         CODES,
+        PRODUCT,
         REDUCED,
         include_str!("reduce_workgroup.wgsl"),
         SOURCE,
@@ -62,10 +64,21 @@ pub(super) const MATVEC_Q4_SUBGROUPS: Kernel = Kernel {
         HALVES,
         ACTIVATION,
         CODES,
+        PRODUCT,
         REDUCED,
         include_str!("reduce_subgroups.wgsl"),
         SOURCE,
     ],
+    ..MATVEC_Q4
+};
+
+pub(super) const MATVEC_Q4_SOFTWARE: Kernel = Kernel {
+    name: "matvec q4 software",
+    needs: &[Need::Software],
+    source: &[PRELUDE, HALVES, ACTIVATION, CODES, PRODUCT, include_str!("matvec_q4_software.wgsl")],
+    overrides: &["ZERO", "SCALES", "NORM", "GATED", "RESIDUAL"],
+    workgroup_bytes: 0,
+    invocations: 8,
     ..MATVEC_Q4
 };
 
@@ -121,16 +134,20 @@ pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>
     let rows_of_weight = site.plan.weight(weight).rows;
     let bias_buffer = site.optional_vector(bias, rows_of_weight)?;
     let norm_buffer = site.optional_vector(norm.map(|(weight, _)| weight), columns)?;
+    let kernel = site.kernel(KernelOp::MatvecQ4)?;
+    let has_lanes = kernel.overrides.contains(&"LANES");
     let lanes = match columns / 32 {
+        _ if !has_lanes => 1,
         ..=16 => 16,
         17..=32 => 32,
         _ => MOST_LANES,
     };
-    let threads = site.threads(KernelOp::MatvecQ4)?;
+    let threads = kernel.threads(site.caps);
     let (rows, out_width) = (site.rows(out), site.width(out));
     let (is_gated, is_added) =
         (matches!(then, Then::Gate { .. }), matches!(then, Then::Add { .. }));
     let overrides = [zero, scales, norm.is_some().into(), is_gated.into(), is_added.into(), lanes];
+    let overrides = &overrides[..kernel.overrides.len()];
     let call = |piece: &Piece| {
         let (outputs, first, gate, up, activation, scale) = match then {
             Then::Write => (piece.rows, piece.first_row, 0, 0, 0, 1.0),
@@ -140,7 +157,7 @@ pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>
             }
         };
         let per_pass = threads / lanes * if is_gated { 2 } else { 4 };
-        let passes = outputs.div_ceil(per_pass).div_ceil(WORKGROUPS);
+        let passes = if has_lanes { outputs.div_ceil(per_pass).div_ceil(WORKGROUPS) } else { 1 };
         let groups = outputs.div_ceil(per_pass * passes);
         let eps = norm.map_or(0.0, |(_, eps)| eps);
         let args = [
