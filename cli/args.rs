@@ -326,7 +326,8 @@ impl SamplingArgs {
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct CapsArgs {
     /// What kernels may rely on. auto: the adapter's limits; none: only what WebGPU guarantees. Add +f16, +subgroups
-    /// or +coop (cooperative matrices, with both of them) to use those, as in `none,+f16`.
+    /// or +coop (cooperative matrices, with both of them) to use those, as in `none,+f16`; -software gives an adapter
+    /// that runs on the processor the kernels of GPUs.
     #[arg(
         long,
         default_value = "auto",

@@ -138,8 +138,7 @@ pub(crate) fn load<S: Source>(
     let engine = pollster::block_on(engine)?;
     bar.finish_and_clear();
     for choice in engine.caps().iter().flat_map(choices) {
-        // Those that were not asked for are no news.
-        for (kernel, why) in choice.refused.iter().filter(|(_, why)| !why.is_opt_in()) {
+        for (kernel, why) in choice.refused.iter().filter(|(_, why)| !why.is_no_news()) {
             eprintln!("note: kernel `{}` is not used: {why}", kernel.name);
         }
     }

@@ -151,7 +151,7 @@ fn float32_is_read_in_both_lengths() {
         });
         assert!(logits(&bundle) == expected, "{scheme}");
         if gpu() {
-            for caps in ["none", "auto"] {
+            for caps in ["none,-software", "auto"] {
                 let found = logits_on(&bundle, &["--device", "gpu", "--caps", caps]);
                 let largest = expected.iter().fold(0_f32, |most, x| most.max(x.abs()));
                 let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-4 * largest;

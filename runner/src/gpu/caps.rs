@@ -27,6 +27,8 @@ pub struct Caps {
     pub subgroups: Feature<SubgroupSizes>,
     /// Cooperative matrices of 16 x 16 f16 with sums in f32, for subgroups of 32 threads. An experiment of wgpu's.
     pub cooperative: Feature<()>,
+    /// Threads run on the cores of a processor; as a ceiling, whether kernels may know. Browsers do not tell.
+    pub software: bool,
 }
 
 /// Something that not every device has and that is used only by those who ask for it.
@@ -79,6 +81,7 @@ impl Caps {
             f16: Feature::Off,
             subgroups: Feature::Off,
             cooperative: Feature::Off,
+            software: false,
         }
     }
 
@@ -95,6 +98,7 @@ impl Caps {
             f16: Feature::Off,
             subgroups: Feature::Off,
             cooperative: Feature::Off,
+            software: true,
         }
     }
 
@@ -130,6 +134,7 @@ impl Caps {
             } else {
                 Feature::Missing
             },
+            software: info.device_type == wgpu::DeviceType::Cpu,
         }
     }
 
@@ -147,6 +152,7 @@ impl Caps {
             f16: self.f16.when(ceiling.f16 != Feature::Off),
             subgroups: self.subgroups.when(ceiling.subgroups != Feature::Off),
             cooperative: self.cooperative.when(ceiling.cooperative != Feature::Off),
+            software: self.software && ceiling.software,
         }
     }
 
@@ -189,24 +195,28 @@ fn suits(matrix: &wgpu::CooperativeMatrixProperties) -> bool {
 impl FromStr for Caps {
     type Err = String;
 
-    /// A ceiling, as `--caps` has it: `auto` or `none`, then `+f16`, `-f16`, `+subgroups`, `-subgroups`, `+coop`, `-coop`,
-    /// separated by commas; of two that contradict each other the later counts.
+    /// A ceiling, as `--caps` has it: `auto` or `none`, then `+f16`, `-f16`, `+subgroups`, `-subgroups`, `+coop`,
+    /// `-coop`, `+software`, `-software`, separated by commas; of two that contradict each other the later counts.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut caps = Self::auto();
         for (i, word) in text.split(',').enumerate() {
             match word {
                 "auto" if i == 0 => {}
-                "none" if i == 0 => caps = Self::floor(),
+                // What threads run on is no feature to go without.
+                "none" if i == 0 => caps = Self { software: true, ..Self::floor() },
                 "+f16" => caps.f16 = Feature::On(()),
                 "-f16" => caps.f16 = Feature::Off,
                 "+subgroups" => caps.subgroups = Feature::On(SubgroupSizes::ANY),
                 "-subgroups" => caps.subgroups = Feature::Off,
                 "+coop" => caps.cooperative = Feature::On(()),
                 "-coop" => caps.cooperative = Feature::Off,
+                "+software" => caps.software = true,
+                "-software" => caps.software = false,
                 "auto" | "none" => return Err(format!("`{word}` can only come first")),
                 _ => {
                     return Err(format!(
-                        "`{word}` is none of auto, none, +f16, -f16, +subgroups, -subgroups, +coop and -coop"
+                        "`{word}` is none of auto, none, +f16, -f16, +subgroups, -subgroups, +coop, -coop, +software \
+                         and -software"
                     ));
                 }
             }
@@ -223,8 +233,11 @@ mod tests {
     fn caps_are_written_as_a_list() {
         let parsed = |text: &str| text.parse::<Caps>();
         assert_eq!(parsed("auto"), Ok(Caps::auto()));
-        assert_eq!(parsed("none"), Ok(Caps::floor()));
-        assert_eq!(parsed("none,+f16"), Ok(Caps { f16: Feature::On(()), ..Caps::floor() }));
+        let none = Caps { software: true, ..Caps::floor() };
+        assert_eq!(parsed("none"), Ok(none));
+        assert_eq!(parsed("none,-software"), Ok(Caps::floor()));
+        assert_eq!(parsed("-software,+software"), Ok(Caps::auto()));
+        assert_eq!(parsed("none,+f16"), Ok(Caps { f16: Feature::On(()), ..none }));
         assert_eq!(parsed("+f16,-f16"), Ok(Caps::auto()));
         let subgroups = Feature::On(SubgroupSizes::ANY);
         assert_eq!(parsed("+subgroups"), Ok(Caps { subgroups, ..Caps::auto() }));

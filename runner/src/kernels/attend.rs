@@ -2,6 +2,7 @@
 
 use packlight_formats::rope::{Pairing, Rope};
 
+use super::attend_software;
 use super::matmul::FEW;
 use super::{Call, Kernel, KernelOp, PRELUDE, Read, ReadWrite, Resource, Site, Spread, Work};
 use crate::gpu::PlanError;
@@ -9,11 +10,11 @@ use crate::plan::{CacheId, Heads, RopeIndex, Rows, SlotId, WeightId};
 
 /// WIDEST in attend.wgsl.
 const WIDEST_HEAD: u32 = 512;
-const SEEN: &str = include_str!("seen.wgsl");
+pub(super) const SEEN: &str = include_str!("seen.wgsl");
 const ARGS: &str = include_str!("attend_args.wgsl");
 /// Positions that a workgroup of the split kernel has at least.
 const SHARE: u32 = 64;
-/// The most workgroups that share the positions of a query. A thread of the merging kernel looks after each.
+/// The most workgroups that share the positions of a query.
 const MOST_SHARES: u32 = 32;
 
 pub(super) const ATTEND: Kernel = Kernel {
@@ -83,7 +84,7 @@ pub(super) const ATTEND_MERGE: Kernel = Kernel {
     overrides: &[],
     args: &["heads", "head_dim", "window", "share", "most_shares"],
     buffers: &[Read, ReadWrite],
-    workgroup_bytes: 2 * 64 * 4,
+    workgroup_bytes: 0,
     invocations: 64,
 };
 
@@ -98,7 +99,7 @@ pub(super) struct Scores {
 impl Scores {
     /// Window and softcap as kernels take them. None is written as 0: a window of 0 would hide even the query's own
     /// position, a cap of 0 every difference.
-    fn numbers(self) -> [u32; 2] {
+    pub(super) fn numbers(self) -> [u32; 2] {
         [self.window.unwrap_or(0), self.softcap.unwrap_or(0.0).to_bits()]
     }
 }
@@ -127,6 +128,9 @@ pub(super) fn calls(
         let (place, widest) = (site.place.to_owned(), WIDEST_HEAD);
         return Err(PlanError::HeadDim { place, head_dim, widest });
     }
+    if let Some(calls) = attend_software::attend(site, q, cache, scores, out)? {
+        return Ok(calls);
+    }
     let kv_heads = site.plan.cache(cache).kv_heads;
     let stride = site.width(slot);
     let [window, softcap] = scores.numbers();
@@ -149,8 +153,24 @@ pub(super) fn calls(
     Ok(calls)
 }
 
+/// The calls that do it together with what comes before; `None` where they cannot.
+pub(super) fn turn_and_attend(
+    site: Site<'_>,
+    q: Heads,
+    cache: CacheId,
+    scores: Scores,
+    turned: Turned,
+    out: SlotId,
+) -> Result<Option<Vec<Call>>, PlanError> {
+    if let Some(mut calls) = attend_software::attend(site, q, cache, scores, out)? {
+        calls.insert(0, attend_software::turn(site, q, cache, turned)?);
+        return Ok(Some(calls));
+    }
+    split(site, q, cache, scores, Some(turned), out)
+}
+
 /// The calls for few queries, or with `turned` for one; `None` where their heads do not lie in fours.
-pub(super) fn split(
+fn split(
     site: Site<'_>,
     q: Heads,
     cache: CacheId,
@@ -184,10 +204,8 @@ pub(super) fn split(
     let normed = [norms[0].is_some(), norms[1].is_some(), v_eps.is_some()];
     let normed = (0..).zip(normed).map(|(bit, is)| u32::from(is) << bit).sum();
     let most_rows = if turned.is_some() { 1 } else { FEW };
-    // What is left for the second kernel must be bindable.
     let part = most_rows * heads * (head_dim + 2);
-    let most = u32::try_from(site.caps.binding_bytes / 4 / u64::from(part)).unwrap_or(u32::MAX);
-    let most = most.clamp(1, MOST_SHARES);
+    let most = most_shares(site, part, MOST_SHARES);
     let args = [
         heads,
         kv_heads,
@@ -220,10 +238,31 @@ pub(super) fn split(
     ];
     let work = Work { applies: 1..=most_rows, ..Work::per_row(Rows::Tokens, heads) };
     let spread = Some(Spread { share: SHARE, most, window: scores.window });
-    let spread = Work { spread, ..work.clone() };
+    let spread = Work { spread, ..work };
     let split = site.call(KernelOp::AttendSplit, &args, &buffers, spread)?;
     let split = Call { overrides: vec![turned.is_some().into(), head_dim / 4], ..split };
-    let args = [heads, head_dim, window, SHARE, most];
-    let merge = site.call(KernelOp::AttendMerge, &args, &[parts, Resource::Slot(out)], work)?;
+    let merge = merge(site, q, scores, [SHARE, most], parts, out, most_rows)?;
     Ok(Some(vec![split, merge]))
+}
+
+/// How many may share what a query sees, so that what they leave, `part` floats each, can be bound.
+pub(super) fn most_shares(site: Site<'_>, part: u32, most: u32) -> u32 {
+    let fit = site.caps.binding_bytes / 4 / u64::from(part);
+    u32::try_from(fit).unwrap_or(u32::MAX).clamp(1, most)
+}
+
+/// The call that joins what several have left for up to `most_rows` queries.
+pub(super) fn merge(
+    site: Site<'_>,
+    q: Heads,
+    scores: Scores,
+    [share, most]: [u32; 2],
+    parts: Resource,
+    out: SlotId,
+    most_rows: u32,
+) -> Result<Call, PlanError> {
+    let [window, _] = scores.numbers();
+    let args = [q.heads, q.head_dim, window, share, most];
+    let work = Work { applies: 1..=most_rows, ..Work::per_row(Rows::Tokens, q.heads) };
+    site.call(KernelOp::AttendMerge, &args, &[parts, Resource::Slot(out)], work)
 }

@@ -14,10 +14,6 @@ struct Args {
 // [T, heads, head_dim]
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
 
-// [shares]: highest scores, and then what a part counts; sums. There are never more shares than threads.
-var<workgroup> weights: array<f32, THREADS>;
-var<workgroup> sums: array<f32, THREADS>;
-
 @compute @workgroup_size(THREADS)
 fn merge(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -31,27 +27,18 @@ fn merge(
     }
     let stride = args.head_dim + 2u;
     let first = row * shares * stride;
-    // Beyond the last part it is read again, so that no load waits for a branch.
-    let part = first + min(lane, shares - 1u) * stride + args.head_dim;
-    let own = parts[part];
-    sums[lane] = parts[part + 1u];
-    weights[lane] = own;
-    workgroupBarrier();
-    var highest = own;
+    var highest = -1e30;
     for (var i = 0u; i < shares; i++) {
-        highest = max(highest, weights[i]);
-    }
-    workgroupBarrier();
-    weights[lane] = exp(own - highest);
-    workgroupBarrier();
-    var total = 0.0;
-    for (var i = 0u; i < shares; i++) {
-        total += weights[i] * sums[i];
+        highest = max(highest, parts[first + i * stride + args.head_dim]);
     }
     for (var d = lane; d < args.head_dim; d += THREADS) {
         var sum = 0.0;
+        var total = 0.0;
         for (var i = 0u; i < shares; i++) {
-            sum += weights[i] * parts[first + i * stride + d];
+            let part = first + i * stride;
+            let fade = exp(parts[part + args.head_dim] - highest);
+            sum += fade * parts[part + d];
+            total += fade * parts[part + args.head_dim + 1u];
         }
         out[row * args.head_dim + d] = sum / total;
     }

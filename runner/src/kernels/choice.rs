@@ -16,6 +16,7 @@ pub enum Need {
     F16,
     Subgroups,
     CooperativeMatrices,
+    Software,
 }
 
 /// Why a device does not get a kernel.
@@ -35,6 +36,8 @@ pub enum Refusal {
         "the adapter has no cooperative matrices of 16 x 16 f16 with sums in f32 for subgroups of 32"
     )]
     NoCooperative,
+    #[error("it is for threads that are known to run on a processor's cores")]
+    NotSoftware,
     #[error("the adapter's subgroup sizes, {min}..={max}, do not include 32")]
     SubgroupSizes { min: u32, max: u32 },
     #[error("subgroups need 1024 threads in a workgroup, but the device allows {invocations}")]
@@ -48,9 +51,9 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether the kernel was never asked for.
-    pub fn is_opt_in(self) -> bool {
-        matches!(self, Self::F16Off | Self::SubgroupsOff | Self::CooperativeOff)
+    /// Whether the kernel was never asked for, or is for other devices.
+    pub fn is_no_news(self) -> bool {
+        matches!(self, Self::F16Off | Self::SubgroupsOff | Self::CooperativeOff | Self::NotSoftware)
     }
 }
 
@@ -80,6 +83,8 @@ impl Need {
                 }
                 Feature::On(_) => Ok(()),
             },
+            Self::Software if caps.software => Ok(()),
+            Self::Software => Err(Refusal::NotSoftware),
         }
     }
 }

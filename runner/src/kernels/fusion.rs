@@ -297,5 +297,5 @@ fn turn_and_attend(site: Site<'_>, ops: &[Op]) -> Result<Option<Vec<Call>>, Plan
     }
     let turned = Turned { k: *k, v: *v, rope: ropes[0], q_norm, k_norm, v_eps };
     let scores = Scores { scale: *scale, softcap: *softcap, window: *window };
-    attend::split(site, *q, *cache, scores, Some(turned), *out)
+    attend::turn_and_attend(site, *q, *cache, scores, turned, *out)
 }

@@ -2,12 +2,12 @@
 
 use packlight_formats::quant::Order;
 
-use super::matmul_coop;
 use super::matvec_q4::{self, Product, Then};
 use super::{
     Call, GROUPED, HALVES, Kernel, KernelOp, Need, PLAIN, PRELUDE, Read, ReadWrite, Resource, Site,
     Work, overrides, rows_of,
 };
+use super::{matmul_coop, matmul_software};
 use crate::gpu::{PlanError, Words};
 use crate::plan::{SlotId, WeightId};
 
@@ -22,7 +22,8 @@ const TILES: &str = include_str!("matmul.wgsl");
 const TILE_F32: &str = include_str!("tile_f32.wgsl");
 const TILE_F16: &str = include_str!("tile_f16.wgsl");
 pub(super) const ENABLE_F16: &str = "enable f16;\n";
-const ARGS: &[&str] = &["rows_of", "columns", "first_row", "rows", "out_width", "has_bias"];
+pub(super) const ARGS: &[&str] =
+    &["rows_of", "columns", "first_row", "rows", "out_width", "has_bias"];
 
 pub(super) const MATVEC: Kernel = Kernel {
     name: "matvec",
@@ -115,7 +116,10 @@ pub(super) fn calls(
     // more.
     let tile_rows = site.threads(matmul)? / 2;
     let tiles = [(32, FEW + 1..=32), (64, 33..=u32::MAX)];
-    let many = matmul_coop::calls(site, x, weight, bias, out)?;
+    let many = match matmul_software::calls(site, x, weight, bias, out)? {
+        None => matmul_coop::calls(site, x, weight, bias, out)?,
+        many => many,
+    };
     let (has_few, has_many) = (few.is_some(), many.is_some());
     let mut calls: Vec<Call> = few.into_iter().chain(many).flatten().collect();
     for &piece in pieces {

@@ -16,6 +16,7 @@ use crate::plan::{SlotId, WeightId};
 /// How words become numbers.
 pub(super) const CODES: &str = include_str!("codes_q4.wgsl");
 const REDUCED: &str = include_str!("reduced.wgsl");
+const PRODUCT: &str = include_str!("product_q4.wgsl");
 const SOURCE: &str = include_str!("matvec_q4.wgsl");
 
 pub(super) const MATVEC_Q4: Kernel = Kernel {
@@ -28,6 +29,7 @@ pub(super) const MATVEC_Q4: Kernel = Kernel {
         HALVES,
         ACTIVATION,
         CODES,
+        PRODUCT,
         REDUCED,
         include_str!("reduce_workgroup.wgsl"),
         SOURCE,
@@ -62,10 +64,21 @@ pub(super) const MATVEC_Q4_SUBGROUPS: Kernel = Kernel {
         HALVES,
         ACTIVATION,
         CODES,
+        PRODUCT,
         REDUCED,
         include_str!("reduce_subgroups.wgsl"),
         SOURCE,
     ],
+    ..MATVEC_Q4
+};
+
+pub(super) const MATVEC_Q4_SOFTWARE: Kernel = Kernel {
+    name: "matvec q4 software",
+    needs: &[Need::Software],
+    source: &[PRELUDE, HALVES, ACTIVATION, CODES, PRODUCT, include_str!("matvec_q4_software.wgsl")],
+    overrides: &["ZERO", "SCALES", "NORM", "GATED", "RESIDUAL"],
+    workgroup_bytes: 0,
+    invocations: 8,
     ..MATVEC_Q4
 };
 
@@ -125,7 +138,9 @@ pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>
     let rows_of_weight = site.plan.weight(weight).rows;
     let bias_buffer = site.optional_vector(bias, rows_of_weight)?;
     let norm_buffer = site.optional_vector(norm.map(|(weight, _)| weight), columns)?;
-    let threads = site.threads(KernelOp::MatvecQ4)?;
+    let kernel = site.kernel(KernelOp::MatvecQ4)?;
+    let has_lanes = kernel.overrides.contains(&"LANES");
+    let threads = kernel.threads(site.caps);
     let (rows, out_width) = (site.rows(out), site.width(out));
     let (is_gated, is_added) =
         (matches!(then, Then::Gate { .. }), matches!(then, Then::Add { .. }));
@@ -140,10 +155,12 @@ pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>
             }
         };
         let per_team = if is_gated { 2 } else { 4 };
-        let lanes = lanes(threads, outputs.div_ceil(per_team), groups_of_row);
+        let teams = outputs.div_ceil(per_team);
+        let lanes = if has_lanes { lanes(threads, teams, groups_of_row) } else { 1 };
         let tile = groups_of_row.next_multiple_of(lanes).min(MOST_LANES);
         let per_pass = threads / lanes * per_team;
-        let passes = outputs.div_ceil(per_pass).div_ceil(MOST_WORKGROUPS);
+        let most = if has_lanes { MOST_WORKGROUPS } else { u32::MAX };
+        let passes = outputs.div_ceil(per_pass).div_ceil(most);
         let groups = outputs.div_ceil(per_pass * passes);
         let eps = norm.map_or(0.0, |(_, eps)| eps);
         let args = [
@@ -172,8 +189,8 @@ pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>
         ];
         let work = Work { applies: 1..=FEW, ..Work::per_row(rows, groups) };
         let call = site.call(KernelOp::MatvecQ4, &args, &buffers, work)?;
-        let overrides = [zero, scales].into_iter().chain(fused).chain([lanes, tile]).collect();
-        Ok(Call { overrides, ..call })
+        let overrides = [zero, scales].into_iter().chain(fused).chain([lanes, tile]);
+        Ok(Call { overrides: overrides.take(kernel.overrides.len()).collect(), ..call })
     };
     pieces.iter().map(call).collect::<Result<_, _>>().map(Some)
 }

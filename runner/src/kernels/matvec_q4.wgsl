@@ -1,15 +1,6 @@
-// Few tokens, and rows of whole groups of 32 codes of 4 bits: a thread takes a group of four rows at a time, four words
-// of each in one load. x goes through workgroup memory, once for all rows of the workgroup. What comes before and after
-// in a plan is computed on the way:
-//   NORM: x is RMS-normed first. Its root mean square is a factor of every sum, so it may come last.
-//   GATED: out[t, n] = act(sum of row gate_row + n) * (sum of row up_row + n).
-//   RESIDUAL: out[t, n] += scale * sum.
+// Few tokens: a thread takes a group of four rows at a time, four words of each in one load. x goes through workgroup
+// memory, once for all rows of the workgroup.
 
-// Type of the scales: 0: f16, 1: bf16, two to a word; 2: f32.
-override SCALES: u32;
-override NORM: bool;
-override GATED: bool;
-override RESIDUAL: bool;
 // Threads that share the groups of a row: a power of two from 8 on.
 override LANES: u32;
 // A row's group has eight fours of x; one more, so that neighbouring threads read from different banks.
@@ -22,42 +13,6 @@ override X_TILE: u32 = TILE * PITCH;
 override X_EACH: u32 = (TILE * 8u + THREADS - 1u) / THREADS;
 const MOST_EACH: u32 = 8u;
 
-struct Args {
-    // x is row (rows of `from_rows_of`) - (rows of `rows_of`) + t: out may have a row for each output only.
-    from_rows_of: u32,
-    rows_of: u32,
-    columns: u32,
-    // Rows of the piece of the weight that is bound.
-    rows: u32,
-    // Values of out that this call makes, and the column of the first.
-    outputs: u32,
-    first_output: u32,
-    out_width: u32,
-    gate_row: u32,
-    up_row: u32,
-    has_bias: u32,
-    // As in activation.wgsl.
-    activation: u32,
-    eps: f32,
-    scale: f32,
-    // Times that a workgroup takes rows, so that x is brought once for many.
-    passes: u32,
-}
-
-@group(0) @binding(1) var<uniform> args: Args;
-// [rows, columns / 32] groups of four words
-@group(0) @binding(2) var<storage, read> codes: array<vec4<u32>>;
-// [rows, columns / 32]
-@group(0) @binding(3) var<storage, read> scales: array<u32>;
-// [T, columns / 4] fours
-@group(0) @binding(4) var<storage, read> x: array<vec4<f32>>;
-// [columns / 4] fours, or anything without NORM
-@group(0) @binding(5) var<storage, read> norm: array<vec4<f32>>;
-// One for every row of the whole weight, or anything where has_bias is 0
-@group(0) @binding(6) var<storage, read> bias: array<f32>;
-// [T, out_width]
-@group(0) @binding(7) var<storage, read_write> out: array<f32>;
-
 // [TILE] groups of x, padded; each value scaled for its place in a word
 var<workgroup> x_tile: array<vec4<f32>, X_TILE>;
 
@@ -68,29 +23,6 @@ struct Groups {
     c: vec4<u32>,
     d: vec4<u32>,
     scales: vec4<u32>,
-}
-
-fn scale_word(i: u32) -> u32 {
-    if SCALES == 2u {
-        return scales[i];
-    }
-    return scales[i / 2u];
-}
-
-fn scale_in(word: u32, i: u32) -> f32 {
-    if SCALES == 2u {
-        return bitcast<f32>(word);
-    }
-    return half_of(word, i % 2u, SCALES == 1u);
-}
-
-// The rows that a team sums for the values of out from `first` on.
-fn rows_of_team(first: u32) -> vec4<u32> {
-    if GATED {
-        return vec4<u32>(args.gate_row, args.gate_row, args.up_row, args.up_row)
-            + vec4<u32>(first, first + 1u, first, first + 1u);
-    }
-    return vec4<u32>(first, first + 1u, first + 2u, first + 3u);
 }
 
 // Where their groups start; rows beyond the end repeat the last.
@@ -236,31 +168,5 @@ fn matvec(
             finish(t, first, reduced.sums * inverse);
         }
         first = next_first;
-    }
-}
-
-// Makes values of out from the sums of the rows of a team.
-fn finish(t: u32, first: u32, sums: vec4<f32>) {
-    var y = sums;
-    if args.has_bias == 1u {
-        let rows = rows_of_team(first);
-        for (var i = 0u; i < 4u; i++) {
-            y[i] += bias[args.first_output + min(rows[i], args.rows - 1u)];
-        }
-    }
-    if GATED {
-        let gates = vec2<f32>(activated(args.activation, y.x), activated(args.activation, y.y));
-        y = vec4<f32>(gates * y.zw, 0.0, 0.0);
-    }
-    let out_start = t * args.out_width + args.first_output;
-    for (var i = 0u; i < select(4u, 2u, GATED); i++) {
-        let n = first + i;
-        if n < args.outputs {
-            var value = y[i];
-            if RESIDUAL {
-                value = out[out_start + n] + args.scale * value;
-            }
-            out[out_start + n] = value;
-        }
     }
 }

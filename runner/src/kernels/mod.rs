@@ -5,6 +5,7 @@
 
 mod argmax;
 mod attend;
+mod attend_software;
 mod choice;
 mod conv;
 mod elementwise;
@@ -14,6 +15,7 @@ mod gather;
 mod grid;
 mod matmul;
 mod matmul_coop;
+mod matmul_software;
 mod matvec_q4;
 mod norm;
 mod rope;
@@ -45,10 +47,12 @@ pub const KERNELS: &[Kernel] = &[
     norm::NORM_ADD,
     norm::HEAD_NORM_SUBGROUPS,
     norm::HEAD_NORM,
+    matvec_q4::MATVEC_Q4_SOFTWARE,
     matvec_q4::MATVEC_Q4_SUBGROUPS,
     matvec_q4::MATVEC_Q4,
     matmul::MATVEC_SUBGROUPS,
     matmul::MATVEC,
+    matmul_software::MATMUL_SOFTWARE,
     matmul_coop::HALVE,
     matmul_coop::MATMUL_COOP,
     matmul::MATMUL_F16,
@@ -58,6 +62,8 @@ pub const KERNELS: &[Kernel] = &[
     matmul::MATMUL_PLAIN,
     rope::ROPE,
     store_kv::STORE_KV,
+    attend_software::TURN,
+    attend_software::ATTEND_SOFTWARE,
     attend::ATTEND_SPLIT,
     attend::ATTEND_MERGE,
     attend::ATTEND_TILES,
@@ -122,6 +128,7 @@ pub enum KernelOp {
     HeadNorm,
     MatvecQ4,
     Matvec,
+    MatmulSoftware,
     Halve,
     MatmulCoop,
     Matmul,
@@ -129,6 +136,8 @@ pub enum KernelOp {
     MatmulPlain,
     Rope,
     StoreKv,
+    Turn,
+    AttendSoftware,
     AttendSplit,
     AttendMerge,
     AttendTiles,
@@ -160,7 +169,14 @@ use Access::{Read, ReadWrite};
 impl KernelOp {
     /// Whether others do its work where no kernel of it fits.
     pub fn is_optional(self) -> bool {
-        matches!(self, Self::Halve | Self::MatmulCoop)
+        matches!(
+            self,
+            Self::MatmulSoftware
+                | Self::Halve
+                | Self::MatmulCoop
+                | Self::Turn
+                | Self::AttendSoftware
+        )
     }
 
     /// That of the kernel which needs nothing, the last of its kind.

@@ -32,27 +32,28 @@ fn plain(dtype: Dtype, rows: u32, columns: u32) -> Plan {
 /// none of what is fixed (bias, layout) changes with the lengths of the calls.
 #[test]
 fn every_layout_of_codes() {
-    let Some(gpu) = gpu(Caps::floor()) else { return };
-    let (nk, kn) = (Order::Nk, Order::Kn);
-    let (half, brain, single) = (Dtype::Float16, Dtype::Bfloat16, Dtype::Float32);
-    let forms = [
-        (Q4, nk, brain),
-        (Q4, nk, single),
-        (Q4, kn, half),
-        (Q4, kn, brain),
-        (Q3, nk, half),
-        (Q3, kn, half),
-        (Grouped::mlc(8, 32), nk, half),
-        (Grouped::mlc(8, 32), kn, single),
-        (Grouped::q4gsw(32, false), nk, single),
-        (Grouped::q4gsw(64, true), nk, single),
-        (Grouped::q4gsw(128, true), kn, half),
-    ];
-    for (layout, order, dtype) in forms {
-        let form = Form { layout, order, dtype };
-        for (rows, columns) in [(52, 160), (131, 71)] {
-            let what = format!("{rows} x {columns} {form:?}");
-            agree(&what, &gpu, &matmul(form, rows, columns), &[1, 17, 3, 33]);
+    for gpu in floors() {
+        let (nk, kn) = (Order::Nk, Order::Kn);
+        let (half, brain, single) = (Dtype::Float16, Dtype::Bfloat16, Dtype::Float32);
+        let forms = [
+            (Q4, nk, brain),
+            (Q4, nk, single),
+            (Q4, kn, half),
+            (Q4, kn, brain),
+            (Q3, nk, half),
+            (Q3, kn, half),
+            (Grouped::mlc(8, 32), nk, half),
+            (Grouped::mlc(8, 32), kn, single),
+            (Grouped::q4gsw(32, false), nk, single),
+            (Grouped::q4gsw(64, true), nk, single),
+            (Grouped::q4gsw(128, true), kn, half),
+        ];
+        for (layout, order, dtype) in forms {
+            let form = Form { layout, order, dtype };
+            for (rows, columns) in [(52, 160), (131, 71)] {
+                let what = format!("{rows} x {columns} {form:?}");
+                agree(&what, &gpu, &matmul(form, rows, columns), &[1, 17, 3, 33]);
+            }
         }
     }
 }
@@ -71,35 +72,36 @@ fn products_of_every_size() {
 /// Row 24: rows that do not fit a binding are divided among several.
 #[test]
 fn pieces_of_a_table_and_of_a_matrix_equal_the_whole() {
-    let Some(gpu) = gpu(Caps::floor()) else { return };
-    // Rows of 48 bytes of codes: pieces of 6. No slot fits such limits, so only the placement has them.
-    let tiny = Caps { binding_bytes: 300, ..Caps::floor() };
-    let grouped = |order, dtype, rows| matmul(Form { layout: Q3, order, dtype }, rows, 100);
-    let fours = Form { layout: Q4, order: Order::Nk, dtype: Dtype::Float16 };
-    let plans = [
-        (matmul(fours, 51, 96), [7, 9, 1].to_vec()),
-        (grouped(Order::Nk, Dtype::Float16, 51), [7, 9, 1].to_vec()),
-        // Halves of an odd number of transposed rows are widened, those of an even number are not.
-        (grouped(Order::Kn, Dtype::Float16, 51), [7, 9, 1].to_vec()),
-        (grouped(Order::Kn, Dtype::Float32, 52), [7, 9, 1].to_vec()),
-        // Rows of 46 bytes, the last piece ends within a word.
-        (plain(Dtype::Bfloat16, 51, 23), [7, 9].to_vec()),
-        (native(plain(Dtype::Float32, 51, 23)), [19, 26].to_vec()),
-    ];
-    for (plan, counts) in plans {
-        let placement = Placement::new(&plan, &tiny).expect("places");
-        let pieces = |placed: &Placed| match placed {
-            Placed::Matrix { pieces, .. } => pieces.len(),
-            Placed::Vector(_) | Placed::Host => 1,
-        };
-        assert_eq!(placement.weights.iter().map(pieces).collect::<Vec<_>>(), counts);
-        let mut whole = executor(&gpu, &plan);
-        let cut = block_on(GpuLoader::placed(&gpu, &plan, CAPACITY, placement));
-        let mut cut = loaded(cut.expect("allocates"), &plan);
-        for length in [1, 17] {
-            let call = tokens(&plan, length);
-            let (cut, whole) = (logits(&mut cut, &call, 0), logits(&mut whole, &call, 0));
-            assert_eq!(cut, whole, "{length} tokens");
+    for gpu in floors() {
+        // Rows of 48 bytes of codes: pieces of 6. No slot fits such limits, so only the placement has them.
+        let tiny = Caps { binding_bytes: 300, ..Caps::floor() };
+        let grouped = |order, dtype, rows| matmul(Form { layout: Q3, order, dtype }, rows, 100);
+        let four_bits = Form { layout: Q4, order: Order::Nk, dtype: Dtype::Float16 };
+        let plans = [
+            (grouped(Order::Nk, Dtype::Float16, 51), [7, 9, 1].to_vec()),
+            // Halves of an odd number of transposed rows are widened, those of an even number are not.
+            (grouped(Order::Kn, Dtype::Float16, 51), [7, 9, 1].to_vec()),
+            (grouped(Order::Kn, Dtype::Float32, 52), [7, 9, 1].to_vec()),
+            (matmul(four_bits, 51, 96), [7, 9, 1].to_vec()),
+            // Rows of 46 bytes, the last piece ends within a word.
+            (plain(Dtype::Bfloat16, 51, 23), [7, 9].to_vec()),
+            (native(plain(Dtype::Float32, 51, 23)), [19, 26].to_vec()),
+        ];
+        for (plan, counts) in plans {
+            let placement = Placement::new(&plan, &tiny).expect("places");
+            let pieces = |placed: &Placed| match placed {
+                Placed::Matrix { pieces, .. } => pieces.len(),
+                Placed::Vector(_) | Placed::Host => 1,
+            };
+            assert_eq!(placement.weights.iter().map(pieces).collect::<Vec<_>>(), counts);
+            let mut whole = executor(&gpu, &plan);
+            let cut = block_on(GpuLoader::placed(&gpu, &plan, CAPACITY, placement));
+            let mut cut = loaded(cut.expect("allocates"), &plan);
+            for length in [1, 17] {
+                let call = tokens(&plan, length);
+                let (cut, whole) = (logits(&mut cut, &call, 0), logits(&mut whole, &call, 0));
+                assert_eq!(cut, whole, "{length} tokens");
+            }
         }
     }
 }

@@ -43,6 +43,12 @@ pub(crate) fn gpu(ceiling: Caps) -> Option<Gpu> {
     }
 }
 
+/// Devices at the floor: one that is given the kernels of GPUs, and one those of software where it is such.
+pub(crate) fn floors() -> Vec<Gpu> {
+    let software = Caps { software: true, ..Caps::floor() };
+    [Caps::floor(), software].into_iter().filter_map(gpu).collect()
+}
+
 /// Marsaglia's xorshift: the same numbers everywhere.
 struct Noise(u32);
 

@@ -31,9 +31,10 @@ pub(crate) fn model(kind: &str, layers: u32) -> Plan {
 
 #[test]
 fn models_agree_with_the_reference() {
-    let Some(gpu) = gpu(Caps::floor()) else { return };
-    for kind in ["qwen3", "mistral"] {
-        agree(kind, &gpu, &model(kind, 2), &[17, 1, 33, 3, 1]);
+    for gpu in floors() {
+        for kind in ["qwen3", "mistral"] {
+            agree(kind, &gpu, &model(kind, 2), &[17, 1, 33, 3, 1]);
+        }
     }
 }
 
@@ -41,57 +42,59 @@ fn models_agree_with_the_reference() {
 /// table stays on the host.
 #[test]
 fn gemma4_agrees_with_the_reference() {
-    let Some(gpu) = gpu(Caps::floor()) else { return };
-    let config = |key_is_value: bool| {
-        json!({
-            "model_type": "gemma4_text",
-            "vocab_size": 300,
-            "vocab_size_per_layer_input": 300,
-            "hidden_size": 64,
-            "intermediate_size": 96,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 16,
-            "global_head_dim": 32,
-            "num_global_key_value_heads": 1,
-            "attention_k_eq_v": key_is_value,
-            "num_kv_shared_layers": 2,
-            "use_double_wide_mlp": true,
-            "hidden_size_per_layer_input": 32,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
-            "sliding_window": 10,
-            "max_position_embeddings": 512,
-            "final_logit_softcapping": 5.0,
-        })
-    };
-    for key_is_value in [false, true] {
-        let model = arch::describe(&config(key_is_value), |_| true).expect("describes");
-        let plan = Plan::lower(&model, &Assignment::uniform(Scheme::DEFAULT));
-        let placement = Placement::new(&plan, &Caps::floor()).expect("places");
-        let on_host = placement.weights.iter().filter(|placed| **placed == Placed::Host);
-        assert_eq!(on_host.count(), 1);
-        let what = format!("K is V: {key_is_value}");
-        agree(&what, &gpu, &plan, &[17, 1, 33, 3, 1]);
+    for gpu in floors() {
+        let config = |key_is_value: bool| {
+            json!({
+                "model_type": "gemma4_text",
+                "vocab_size": 300,
+                "vocab_size_per_layer_input": 300,
+                "hidden_size": 64,
+                "intermediate_size": 96,
+                "num_hidden_layers": 4,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 16,
+                "global_head_dim": 32,
+                "num_global_key_value_heads": 1,
+                "attention_k_eq_v": key_is_value,
+                "num_kv_shared_layers": 2,
+                "use_double_wide_mlp": true,
+                "hidden_size_per_layer_input": 32,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+                "sliding_window": 10,
+                "max_position_embeddings": 512,
+                "final_logit_softcapping": 5.0,
+            })
+        };
+        for key_is_value in [false, true] {
+            let model = arch::describe(&config(key_is_value), |_| true).expect("describes");
+            let plan = Plan::lower(&model, &Assignment::uniform(Scheme::DEFAULT));
+            let placement = Placement::new(&plan, &Caps::floor()).expect("places");
+            let on_host = placement.weights.iter().filter(|placed| **placed == Placed::Host);
+            assert_eq!(on_host.count(), 1);
+            let what = format!("K is V: {key_is_value}");
+            agree(&what, &gpu, &plan, &[17, 1, 33, 3, 1]);
+        }
     }
 }
 
 #[test]
 fn a_prompt_in_one_call_or_token_by_token() {
-    let Some(gpu) = gpu(Caps::floor()) else { return };
-    let plan = model("mistral", 2);
-    let mut executor = executor(&gpu, &plan);
-    let prompt = tokens(&plan, 33);
-    let whole = logits(&mut executor, &prompt, 0);
-    let single = (0..).zip(&prompt).flat_map(|(i, &token)| logits(&mut executor, &[token], i));
-    close("token by token", &single.collect::<Vec<_>>(), &whole);
+    for gpu in floors() {
+        let plan = model("mistral", 2);
+        let mut executor = executor(&gpu, &plan);
+        let prompt = tokens(&plan, 33);
+        let whole = logits(&mut executor, &prompt, 0);
+        let single = (0..).zip(&prompt).flat_map(|(i, &token)| logits(&mut executor, &[token], i));
+        close("token by token", &single.collect::<Vec<_>>(), &whole);
 
-    // All that is wanted of the first part is its keys and values.
-    let nothing = block_on(executor.forward(&prompt[..20], 0, Want::Nothing)).expect("runs");
-    assert_eq!(nothing, Output::Nothing);
-    let last = block_on(executor.forward(&prompt[20..], 20, Want::LastLogits)).expect("runs");
-    let Output::Logits(last) = last else { panic!("logits were asked for") };
-    close("in two parts", &last, &whole[32 * 300..]);
+        // All that is wanted of the first part is its keys and values.
+        let nothing = block_on(executor.forward(&prompt[..20], 0, Want::Nothing)).expect("runs");
+        assert_eq!(nothing, Output::Nothing);
+        let last = block_on(executor.forward(&prompt[20..], 20, Want::LastLogits)).expect("runs");
+        let Output::Logits(last) = last else { panic!("logits were asked for") };
+        close("in two parts", &last, &whole[32 * 300..]);
+    }
 }
 
 /// Row 13 of the behaviours: one set of buffers for all lengths.
@@ -113,29 +116,30 @@ fn lengths_shrink_and_grow_without_a_trace() {
 /// What the device goes on with by itself is what it is led to token by token, rings included.
 #[test]
 fn tokens_ahead_are_those_of_one_at_a_time() {
-    let Some(gpu) = gpu(Caps::floor()) else { return };
-    for kind in ["qwen3", "mistral"] {
-        let plan = model(kind, 2);
-        let prompt = tokens(&plan, 7);
-        let mut alone = executor(&gpu, &plan);
-        let mut expected = Vec::new();
-        let mut next = prompt.clone();
-        let mut past = 0;
-        for _ in 0..41 {
-            let output = block_on(alone.forward(&next, past, Want::Argmax)).expect("runs");
-            let Output::Token(token) = output else { panic!("a token was asked for") };
-            past += u32::try_from(next.len()).expect("short");
-            expected.push(token);
-            next = vec![token];
+    for gpu in floors() {
+        for kind in ["qwen3", "mistral"] {
+            let plan = model(kind, 2);
+            let prompt = tokens(&plan, 7);
+            let mut alone = executor(&gpu, &plan);
+            let mut expected = Vec::new();
+            let mut next = prompt.clone();
+            let mut past = 0;
+            for _ in 0..41 {
+                let output = block_on(alone.forward(&next, past, Want::Argmax)).expect("runs");
+                let Output::Token(token) = output else { panic!("a token was asked for") };
+                past += u32::try_from(next.len()).expect("short");
+                expected.push(token);
+                next = vec![token];
+            }
+            let mut ahead = executor(&gpu, &plan);
+            let mut found = block_on(ahead.greedy(&prompt, 0, 5)).expect("runs");
+            for count in [1, 32, 3] {
+                let past = u32::try_from(prompt.len() + found.len() - 1).expect("short");
+                let last = *found.last().expect("some");
+                found.extend(block_on(ahead.greedy(&[last], past, count)).expect("runs"));
+            }
+            assert_eq!(found, expected, "{kind}");
         }
-        let mut ahead = executor(&gpu, &plan);
-        let mut found = block_on(ahead.greedy(&prompt, 0, 5)).expect("runs");
-        for count in [1, 32, 3] {
-            let past = u32::try_from(prompt.len() + found.len() - 1).expect("short");
-            let last = *found.last().expect("some");
-            found.extend(block_on(ahead.greedy(&[last], past, count)).expect("runs"));
-        }
-        assert_eq!(found, expected, "{kind}");
     }
 }
 

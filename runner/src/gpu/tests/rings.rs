@@ -47,7 +47,7 @@ fn rings_hold_what_is_seen(what: &str, plan: &Plan, capacity: Capacity, lengths:
     let all = tokens(plan, lengths.iter().sum());
     let mut oracle = reference_of(&whole(plan), capacity);
     let mut ring = reference_of(plan, capacity);
-    let mut gpu = gpu(Caps::floor()).map(|gpu| executor_of(&gpu, plan, capacity));
+    let mut gpus: Vec<_> = floors().iter().map(|gpu| executor_of(gpu, plan, capacity)).collect();
     let mut past = 0;
     for &length in lengths {
         let (call, start) = (&all[past..past + length], u32::try_from(past).expect("short"));
@@ -58,7 +58,7 @@ fn rings_hold_what_is_seen(what: &str, plan: &Plan, capacity: Capacity, lengths:
         assert!(expected_rows.chunks(width).all(|row| row.iter().any(|x| *x != 0.0)), "{what}");
         let found = expected(&mut ring, call, start);
         assert_eq!(found, expected_rows, "{what}: {length} tokens after {past}");
-        if let Some(gpu) = &mut gpu {
+        for gpu in &mut gpus {
             let found = logits(gpu, call, start);
             close(&format!("{what}: {length} tokens after {past}"), &found, &expected_rows);
         }
