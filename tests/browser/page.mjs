@@ -111,7 +111,11 @@ export class Tab {
       const root = await navigator.storage.getDirectory();
       const folder = await root.getDirectoryHandle("packlight", { create: true });
       const kept = {};
-      for await (const [name, handle] of folder.entries()) kept[name] = (await handle.getFile()).size;
+      for await (const [name, handle] of folder.entries()) {
+        // What was only half written may just be going.
+        const file = await handle.getFile().catch(() => null);
+        if (file) kept[name] = file.size;
+      }
       return kept;
     });
   }

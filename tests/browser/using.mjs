@@ -61,7 +61,7 @@ export const using = {
     await tab.page.locator("#messages .assistant > div").filter({ hasText: /\w/ }).waitFor();
     await stop.click();
     const { answer } = await answered;
-    assert.ok(answer.finish === "interrupted" && answer.tokens.length < 20, `${answer.finish} ${answer.tokens.length}`);
+    assert.ok(answer.finish === "interrupted" && answer.tokens.length < 100, `${answer.finish} ${answer.tokens.length}`);
     const long = "word ".repeat(500).trim();
     const read = tab.sends(long);
     await stop.click();
