@@ -119,6 +119,9 @@ impl BundleError {
     }
 }
 
+/// The most bytes of chunks that are in memory together, if a chunk is no larger. Tabs of a browser have less to spare.
+const AT_ONCE_BYTES: u64 = if cfg!(target_arch = "wasm32") { 32 << 20 } else { 128 << 20 };
+
 /// Whether hashes are compared while reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
@@ -315,9 +318,10 @@ impl<S: Source> Bundle<S> {
             }
         }
         let mut cutters: Vec<Cutter<'_>> = self.shards.iter().map(Cutter::new).collect();
-        // Chunks that are in memory at once: enough for all threads.
-        let most = rayon::current_num_threads().clamp(4, 16);
-        for chunks in chunks.chunks(most) {
+        let fit = AT_ONCE_BYTES / manifest.chunk_bytes.max(1);
+        // More than all threads can read and verify need not be in memory.
+        let most = fit.clamp(1, rayon::current_num_threads().max(4) as u64);
+        for chunks in chunks.chunks(usize::try_from(most).unwrap_or(1)) {
             let (shards, chunks): (Vec<_>, Vec<_>) = chunks.iter().copied().unzip();
             let read = self.files.chunks(manifest, &chunks).await.map_err(|error| {
                 let mut of = shards.iter().zip(&chunks);

@@ -156,11 +156,12 @@ pub(super) fn calls(site: Site<'_>, product: Product) -> Result<Option<Vec<Call>
         };
         let per_team = if is_gated { 2 } else { 4 };
         let teams = outputs.div_ceil(per_team);
+        // Without lanes a thread has rows to itself, and takes them once.
         let lanes = if has_lanes { lanes(threads, teams, groups_of_row) } else { 1 };
         let tile = groups_of_row.next_multiple_of(lanes).min(MOST_LANES);
         let per_pass = threads / lanes * per_team;
-        let most = if has_lanes { MOST_WORKGROUPS } else { u32::MAX };
-        let passes = outputs.div_ceil(per_pass).div_ceil(most);
+        let blocks = outputs.div_ceil(per_pass);
+        let passes = if has_lanes { blocks.div_ceil(MOST_WORKGROUPS) } else { 1 };
         let groups = outputs.div_ceil(per_pass * passes);
         let eps = norm.map_or(0.0, |(_, eps)| eps);
         let args = [

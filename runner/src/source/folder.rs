@@ -66,3 +66,26 @@ impl Source for Folder {
         read.into_iter().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pollster::block_on;
+
+    use super::*;
+
+    #[test]
+    fn ranges_are_those_of_each_and_the_first_error_counts() {
+        let here = Folder::new(env!("CARGO_MANIFEST_DIR"));
+        let whole = block_on(here.file("Cargo.toml")).expect("reads").expect("is there");
+        let end = whole.len() as u64;
+        let read = block_on(here.ranges(&[("Cargo.toml", 3..9), ("Cargo.toml", end - 2..end)]));
+        assert_eq!(read.expect("reads"), [&whole[3..9], &whole[whole.len() - 2..]]);
+        let past = |by: u64| ("Cargo.toml", 0..end + by);
+        let error = block_on(here.ranges(&[("Cargo.toml", 0..1), past(7), past(5)]));
+        let found = error.expect_err("ends before");
+        assert!(
+            matches!(found, SourceError::Truncated { expected, .. } if expected == end + 7),
+            "{found}"
+        );
+    }
+}
