@@ -96,9 +96,12 @@ impl GpuLoader {
                     ),
                 })
             };
-            (0..).zip(&calls).filter_map(dispatch).collect::<Vec<_>>()
+            (0..).zip(&calls).map(dispatch).collect::<Option<Vec<_>>>()
         });
-        let mut dispatches = bound.await?;
+        let mut dispatches = bound.await?.ok_or_else(|| GpuError::Refused {
+            doing: "making pipelines".into(),
+            why: "the compiler gave up on one without a word".into(),
+        })?;
         let host_tables =
             plan.host_tables().map(|(table, slot)| (plan.weight(table).clone(), slot)).collect();
         let argmax = dispatches.split_off(passes);
