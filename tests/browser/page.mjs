@@ -44,6 +44,18 @@ export class Tab {
     return this.inWorker(`const wait = setTimeout; self.setTimeout = (then, ms) => wait(then, ms / ${factor});`);
   }
 
+  /** Makes the GPU answer so much later: there is time to press Stop, however fast it is. @param {number} ms */
+  slow(ms) {
+    return this.inWorker(`
+      for (const [type, name] of [[GPUBuffer, "mapAsync"], [GPUQueue, "onSubmittedWorkDone"]]) {
+        const real = type.prototype[name];
+        type.prototype[name] = async function (...words) {
+          await new Promise((then) => setTimeout(then, ${ms}));
+          return real.apply(this, words);
+        };
+      }`);
+  }
+
   /** Presses Load and waits until it is over; returns what the page then says. */
   async load() {
     const before = await this.count(["loaded", "failed"]);
