@@ -34,7 +34,7 @@ fn what_was_sent_before_it_was_killed_is_not_sent_again() {
         // Give what was on its way the time to arrive.
         std::thread::sleep(Duration::from_millis(200));
         let there = objects(&server, "m");
-        assert!(!there.is_empty() && !there.contains_key("packlight.json"), "{:?}", there.keys());
+        assert!(there.len() >= 3 && !there.contains_key("packlight.json"), "{:?}", there.keys());
         server.forget();
         let done = report(&server, &bundle, "m", &[]);
         for name in there.keys() {
