@@ -314,7 +314,7 @@ impl<S: Source> Bundle<S> {
         let mut chunks = Vec::new();
         for (shard, Shard { data_path, .. }) in self.shards.iter().enumerate() {
             for file in manifest.parts(data_path) {
-                chunks.extend((0..file.sha256.len()).map(|index| (shard, Chunk { file, index })));
+                chunks.extend(Chunk::all(manifest, file).map(|chunk| (shard, chunk)));
             }
         }
         let mut cutters: Vec<Cutter<'_>> = self.shards.iter().map(Cutter::new).collect();
@@ -322,8 +322,8 @@ impl<S: Source> Bundle<S> {
         // More than all threads can read and verify need not be in memory.
         let most = fit.clamp(1, rayon::current_num_threads().max(4) as u64);
         for chunks in chunks.chunks(usize::try_from(most).unwrap_or(1)) {
-            let (shards, chunks): (Vec<_>, Vec<_>) = chunks.iter().copied().unzip();
-            let read = self.files.chunks(manifest, &chunks).await.map_err(|error| {
+            let (shards, chunks): (Vec<_>, Vec<_>) = chunks.iter().cloned().unzip();
+            let read = self.files.chunks(&chunks).await.map_err(|error| {
                 let mut of = shards.iter().zip(&chunks);
                 let Some((&shard, Chunk { file, .. })) =
                     of.find(|(_, chunk)| error.is_cut(&chunk.file.path))

@@ -47,16 +47,19 @@ impl Parts {
 }
 
 /// One of the chunks that a file's hashes are of.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Chunk<'a> {
     pub(super) file: &'a File,
-    pub(super) index: usize,
+    index: usize,
+    range: Range<u64>,
+    sha256: &'a str,
 }
 
-impl Chunk<'_> {
-    fn range(self, manifest: &Packlight) -> Range<u64> {
-        let start = self.index as u64 * manifest.chunk_bytes;
-        start..(start + manifest.chunk_bytes).min(self.file.bytes)
+impl<'a> Chunk<'a> {
+    /// All of a file, in order.
+    pub(super) fn all(manifest: &Packlight, file: &'a File) -> impl Iterator<Item = Self> {
+        let chunks = file.chunks(manifest.chunk_bytes).enumerate();
+        chunks.map(move |(index, (range, sha256))| Self { file, index, range, sha256 })
     }
 }
 
@@ -71,8 +74,10 @@ impl<S: Source> Files<S> {
             let bytes = bytes.get_or_insert_with(|| {
                 Vec::with_capacity(usize::try_from(whole.min(MOST_RESERVED)).unwrap_or_default())
             });
-            for index in 0..file.sha256.len() {
-                bytes.extend(self.chunks(manifest, &[Chunk { file, index }]).await?.concat());
+            for chunk in Chunk::all(manifest, file) {
+                for read in self.chunks(&[chunk]).await? {
+                    bytes.extend(read);
+                }
             }
         }
         Ok(bytes)
@@ -102,23 +107,17 @@ impl<S: Source> Files<S> {
     }
 
     /// Chunks of files, read and verified on all threads; unless told not to verify.
-    pub(super) async fn chunks(
-        &self,
-        manifest: &Packlight,
-        which: &[Chunk<'_>],
-    ) -> Result<Vec<Vec<u8>>, BundleError> {
+    pub(super) async fn chunks(&self, which: &[Chunk<'_>]) -> Result<Vec<Vec<u8>>, BundleError> {
         let ranges: Vec<_> =
-            which.iter().map(|chunk| (chunk.file.path.as_str(), chunk.range(manifest))).collect();
+            which.iter().map(|chunk| (chunk.file.path.as_str(), chunk.range.clone())).collect();
         let read = self.source.ranges(&ranges).await.map_err(BundleError::unreadable)?;
         if self.trust == Trust::Nothing {
-            let is_right = |(bytes, chunk): (&Vec<u8>, &Chunk<'_>)| {
-                sha256(bytes) == chunk.file.sha256[chunk.index]
-            };
+            let is_right = |(bytes, chunk): (&Vec<u8>, &Chunk<'_>)| sha256(bytes) == chunk.sha256;
             let is_right: Vec<bool> = read.par_iter().zip(which).map(is_right).collect();
             if let Some(wrong) = is_right.iter().position(|is_right| !is_right) {
-                let Chunk { file, index: chunk } = which[wrong];
-                let Range { start, end } = ranges[wrong].1;
-                return Err(BundleError::WrongChunk { file: file.path.clone(), chunk, start, end });
+                let Chunk { file, index, range: Range { start, end }, .. } = which[wrong];
+                let (file, chunk) = (file.path.clone(), index);
+                return Err(BundleError::WrongChunk { file, chunk, start, end });
             }
         }
         Ok(read)
