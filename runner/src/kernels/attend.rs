@@ -115,6 +115,32 @@ pub(super) struct Turned {
     pub(super) v_eps: Option<f32>,
 }
 
+impl Turned {
+    /// Whether queries, keys and values are normed: bits 1, 2 and 4.
+    pub(super) fn normed(&self) -> u32 {
+        let normed = [self.q_norm.is_some(), self.k_norm.is_some(), self.v_eps.is_some()];
+        (0..).zip(normed).map(|(bit, is)| u32::from(is) << bit).sum()
+    }
+
+    /// Bits of the epsilons of queries, keys and values.
+    pub(super) fn eps(&self) -> [u32; 3] {
+        let eps = |norm: Option<(WeightId, f32)>| norm.map(|(_, eps)| eps);
+        [eps(self.q_norm), eps(self.k_norm), self.v_eps].map(|eps| eps.unwrap_or(0.0).to_bits())
+    }
+
+    /// What queries and keys are multiplied by when they are normed.
+    pub(super) fn weights(
+        &self,
+        site: Site<'_>,
+        head_dim: u32,
+    ) -> Result<[Resource; 2], PlanError> {
+        let weight = |norm: Option<(WeightId, f32)>| {
+            site.optional_vector(norm.map(|(weight, _)| weight), head_dim)
+        };
+        Ok([weight(self.q_norm)?, weight(self.k_norm)?])
+    }
+}
+
 /// All kernels that a step needs; the live row count decides which of them run.
 pub(super) fn calls(
     site: Site<'_>,
@@ -191,18 +217,17 @@ fn split(
     }
     let kv_heads = site.plan.cache(cache).kv_heads;
     let [window, softcap] = scores.numbers();
-    let (rope, norms, v_eps) = turned.map_or((None, [None; 2], None), |turned| {
-        (turned.rope, [turned.q_norm, turned.k_norm], turned.v_eps)
-    });
+    let rope = turned.and_then(|turned| turned.rope);
     let (pairs, neighbours) = rope.map_or((0, 0), |rope| {
         let Rope { width, pairing, .. } = site.plan.ropes[rope.0];
         (width / 2, u32::from(pairing == Pairing::Neighbours))
     });
-    let [q_norm, k_norm] =
-        norms.map(|norm| site.optional_vector(norm.map(|(weight, _)| weight), head_dim));
-    let [q_eps, k_eps] = norms.map(|norm| norm.map_or(0.0, |(_, eps)| eps));
-    let normed = [norms[0].is_some(), norms[1].is_some(), v_eps.is_some()];
-    let normed = (0..).zip(normed).map(|(bit, is)| u32::from(is) << bit).sum();
+    let normed = turned.map_or(0, |turned| turned.normed());
+    let [q_eps, k_eps, v_eps] = turned.map_or([0; 3], |turned| turned.eps());
+    let [q_norm, k_norm] = match turned {
+        Some(turned) => turned.weights(site, head_dim)?,
+        None => [Resource::Nothing; 2],
+    };
     let most_rows = if turned.is_some() { 1 } else { FEW };
     let part = most_rows * heads * (head_dim + 2);
     let most = most_shares(site, part, MOST_SHARES);
@@ -222,16 +247,16 @@ fn split(
         pairs,
         neighbours,
         normed,
-        q_eps.to_bits(),
-        k_eps.to_bits(),
-        v_eps.unwrap_or(0.0).to_bits(),
+        q_eps,
+        k_eps,
+        v_eps,
     ];
     let parts = Resource::Scratch { floats: most * part };
     let buffers = [
         Resource::Slot(slot),
         rope.map_or(Resource::Nothing, Resource::Turns),
-        q_norm?,
-        k_norm?,
+        q_norm,
+        k_norm,
         Resource::Keys(cache),
         Resource::Values(cache),
         parts,

@@ -75,14 +75,15 @@ pub(super) fn attend(
     let kv_heads = site.plan.cache(cache).kv_heads;
     let [window, softcap] = scores.numbers();
     let scale = scores.scale.to_bits();
-    let most = attend::most_shares(site, FEW * heads * (head_dim + 2), MOST_SHARES);
+    let part = FEW * heads * (head_dim + 2);
+    let most = attend::most_shares(site, part, MOST_SHARES);
     let args = [heads, kv_heads, head_dim, offset, stride, window, scale, softcap, SHARE, most];
     let call = |is_split: bool, rows: u32, out, work| {
         let buffers = [Resource::Slot(slot), Resource::Keys(cache), Resource::Values(cache), out];
         let call = site.call(KernelOp::AttendSoftware, &args, &buffers, work)?;
         Ok::<_, PlanError>(Call { overrides: vec![is_split.into(), rows], ..call })
     };
-    let parts = Resource::Scratch { floats: most * FEW * heads * (head_dim + 2) };
+    let parts = Resource::Scratch { floats: most * part };
     let sharing = heads / kv_heads;
     let most_rows = (4 * MOST_FOURS / head_dim).min(MOST_ROWS);
     let rows = sharing.min(most_rows);
@@ -107,7 +108,7 @@ pub(super) fn turn(
     turned: Turned,
 ) -> Result<Call, PlanError> {
     let Heads { slot, offset, heads, head_dim } = q;
-    let Turned { k, v, rope, q_norm, k_norm, v_eps } = turned;
+    let Turned { k, v, rope, .. } = turned;
     let kv_heads = site.plan.cache(cache).kv_heads;
     let (pairs, [step, gap]) = rope.map_or((0, [0; 2]), |rope| {
         let Rope { width, pairing, .. } = site.plan.ropes[rope.0];
@@ -117,9 +118,7 @@ pub(super) fn turn(
         };
         (width / 2, steps)
     });
-    let normed = [q_norm.is_some(), k_norm.is_some(), v_eps.is_some()];
-    let normed = (0..).zip(normed).map(|(bit, is)| u32::from(is) << bit).sum();
-    let eps = |norm: Option<(_, f32)>| norm.map_or(0.0, |(_, eps)| eps).to_bits();
+    let [q_eps, k_eps, v_eps] = turned.eps();
     let args = [
         heads,
         kv_heads,
@@ -131,17 +130,16 @@ pub(super) fn turn(
         pairs,
         step,
         gap,
-        normed,
-        eps(q_norm),
-        eps(k_norm),
-        v_eps.unwrap_or(0.0).to_bits(),
+        turned.normed(),
+        q_eps,
+        k_eps,
+        v_eps,
     ];
-    let weight =
-        |norm: Option<(_, f32)>| site.optional_vector(norm.map(|(weight, _)| weight), head_dim);
+    let [q_norm, k_norm] = turned.weights(site, head_dim)?;
     let buffers = [
         rope.map_or(Resource::Nothing, Resource::Turns),
-        weight(q_norm)?,
-        weight(k_norm)?,
+        q_norm,
+        k_norm,
         Resource::Slot(slot),
         Resource::Keys(cache),
         Resource::Values(cache),

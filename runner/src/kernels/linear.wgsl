@@ -1,16 +1,6 @@
 // What both matmul kernels bind: out[t, first_row + n] = sum_k x[t, k] * weight[n, k] + bias[first_row + n],
 // where the weight [rows, columns] is one piece of the whole.
 
-struct Args {
-    rows_of: u32,
-    columns: u32,
-    first_row: u32,
-    rows: u32,
-    out_width: u32,
-    has_bias: u32,
-}
-
-@group(0) @binding(1) var<uniform> args: Args;
 // [T, columns], in fours
 @group(0) @binding(4) var<storage, read> x: array<vec4<f32>>;
 // [out_width], or anything where has_bias is 0

@@ -14,6 +14,7 @@ use crate::plan::{SlotId, WeightId};
 /// Up to this many rows the weight is read anew for each; beyond, a tile amortises it.
 pub(super) const FEW: u32 = 4;
 
+pub(super) const MATMUL_ARGS: &str = include_str!("matmul_args.wgsl");
 const LINEAR: &str = include_str!("linear.wgsl");
 const DOT: &str = include_str!("dot.wgsl");
 const VECTOR: &str = include_str!("matvec.wgsl");
@@ -30,7 +31,7 @@ pub(super) const MATVEC: Kernel = Kernel {
     op: KernelOp::Matvec,
     needs: &[],
     entry: "matvec",
-    source: &[PRELUDE, HALVES, GROUPED, LINEAR, DOT, VECTOR],
+    source: &[PRELUDE, HALVES, GROUPED, MATMUL_ARGS, LINEAR, DOT, VECTOR],
     overrides: &["BITS", "GROUP", "ZERO", "HIGH_FIRST", "TRANSPOSED", "SCALES", "WHOLE", "LANES"],
     args: ARGS,
     buffers: &[Read, Read, Read, Read, ReadWrite],
@@ -41,7 +42,7 @@ pub(super) const MATVEC: Kernel = Kernel {
 pub(super) const MATVEC_PLAIN: Kernel = Kernel {
     name: "matvec plain",
     op: KernelOp::MatvecPlain,
-    source: &[PRELUDE, HALVES, PLAIN, LINEAR, DOT, VECTOR],
+    source: &[PRELUDE, HALVES, PLAIN, MATMUL_ARGS, LINEAR, DOT, VECTOR],
     overrides: &["VALUES", "ODD", "LANES"],
     ..MATVEC
 };
@@ -49,7 +50,7 @@ pub(super) const MATVEC_PLAIN: Kernel = Kernel {
 pub(super) const MATVEC_SUBGROUPS: Kernel = Kernel {
     name: "matvec subgroups",
     needs: &[Need::Subgroups],
-    source: &[PRELUDE, HALVES, GROUPED, LINEAR, DOT, VECTOR_SUBGROUPS],
+    source: &[PRELUDE, HALVES, GROUPED, MATMUL_ARGS, LINEAR, DOT, VECTOR_SUBGROUPS],
     workgroup_bytes: 0,
     ..MATVEC
 };
@@ -57,7 +58,7 @@ pub(super) const MATVEC_SUBGROUPS: Kernel = Kernel {
 pub(super) const MATVEC_PLAIN_SUBGROUPS: Kernel = Kernel {
     name: "matvec plain subgroups",
     needs: &[Need::Subgroups],
-    source: &[PRELUDE, HALVES, PLAIN, LINEAR, DOT, VECTOR_SUBGROUPS],
+    source: &[PRELUDE, HALVES, PLAIN, MATMUL_ARGS, LINEAR, DOT, VECTOR_SUBGROUPS],
     workgroup_bytes: 0,
     ..MATVEC_PLAIN
 };
@@ -67,7 +68,7 @@ pub(super) const MATMUL: Kernel = Kernel {
     op: KernelOp::Matmul,
     needs: &[],
     entry: "matmul",
-    source: &[PRELUDE, HALVES, GROUPED, LINEAR, TILES, TILE_F32],
+    source: &[PRELUDE, HALVES, GROUPED, MATMUL_ARGS, LINEAR, TILES, TILE_F32],
     overrides: &["BITS", "GROUP", "ZERO", "HIGH_FIRST", "TRANSPOSED", "SCALES", "WHOLE", "TOKENS"],
     args: ARGS,
     buffers: &[Read, Read, Read, Read, ReadWrite],
@@ -79,7 +80,7 @@ pub(super) const MATMUL: Kernel = Kernel {
 pub(super) const MATMUL_F16: Kernel = Kernel {
     name: "matmul f16",
     needs: &[Need::F16],
-    source: &[ENABLE_F16, PRELUDE, HALVES, GROUPED, LINEAR, TILES, TILE_F16],
+    source: &[ENABLE_F16, PRELUDE, HALVES, GROUPED, MATMUL_ARGS, LINEAR, TILES, TILE_F16],
     workgroup_bytes: 20 * (17 + 33) * 8 + (256 + 64 + 128) * 4,
     ..MATMUL
 };
@@ -87,7 +88,7 @@ pub(super) const MATMUL_F16: Kernel = Kernel {
 pub(super) const MATMUL_PLAIN: Kernel = Kernel {
     name: "matmul plain",
     op: KernelOp::MatmulPlain,
-    source: &[PRELUDE, HALVES, PLAIN, LINEAR, TILES, TILE_F32],
+    source: &[PRELUDE, HALVES, PLAIN, MATMUL_ARGS, LINEAR, TILES, TILE_F32],
     overrides: &["VALUES", "ODD", "TOKENS"],
     ..MATMUL
 };

@@ -1,6 +1,6 @@
 //! A matrix times many rows with cooperative matrices: x becomes f16 once, then every tile is multiplied.
 
-use super::matmul::{ENABLE_F16, FEW};
+use super::matmul::{ARGS, ENABLE_F16, FEW, MATMUL_ARGS};
 use super::{
     Call, Kernel, KernelOp, Need, PRELUDE, Read, ReadWrite, Resource, Site, Work, choose,
     matvec_q4, rows_of,
@@ -34,11 +34,12 @@ pub(super) const MATMUL_COOP: Kernel = Kernel {
         ENABLE_F16,
         "enable wgpu_cooperative_matrix;\n",
         PRELUDE,
+        MATMUL_ARGS,
         matvec_q4::CODES,
         include_str!("matmul_coop.wgsl"),
     ],
     overrides: &["ZERO"],
-    args: &["rows_of", "columns", "first_row", "rows", "out_width", "has_bias"],
+    args: ARGS,
     buffers: &[Read, Read, Read, Read, Read, ReadWrite],
     workgroup_bytes: (64 + 128) * 10 * 8 + 8 * 256 * 4,
     invocations: THREADS,

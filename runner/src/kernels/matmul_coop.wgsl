@@ -9,16 +9,6 @@ const PITCH: u32 = 10u;
 const X_TILE: u32 = TOKENS * PITCH;
 const W_TILE: u32 = ROWS * PITCH;
 
-struct Args {
-    rows_of: u32,
-    columns: u32,
-    first_row: u32,
-    rows: u32,
-    out_width: u32,
-    has_bias: u32,
-}
-
-@group(0) @binding(1) var<uniform> args: Args;
 // [rows, columns / 32] groups of four words
 @group(0) @binding(2) var<storage, read> codes: array<vec4<u32>>;
 // [rows, columns / 32] f16, two to a word

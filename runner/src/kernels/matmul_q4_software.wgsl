@@ -2,42 +2,18 @@
 // if it were alone. A thread has eight tokens for ROWS rows: it keeps a group of x, of which it loads most, for all of
 // these, and decodes each row's group once for all tokens. Without workgroup memory or barriers.
 
-// Type of the scales: 0: f16, 1: bf16, two to a word; 2: f32.
-override SCALES: u32;
 // Rows of a thread.
 const ROWS: u32 = 64u;
 // Tokens of a thread, and the fours of a group of theirs.
 const TOKENS: u32 = 8u;
 const FOURS: u32 = 8u * TOKENS;
 
-struct Args {
-    rows_of: u32,
-    columns: u32,
-    // The first row of the piece that is bound, and how many it has.
-    first_row: u32,
-    rows: u32,
-    out_width: u32,
-    has_bias: u32,
-}
-
-@group(0) @binding(1) var<uniform> args: Args;
-// [rows, columns / 32] groups of four words
-@group(0) @binding(2) var<storage, read> codes: array<vec4<u32>>;
-// [rows, columns / 32]
-@group(0) @binding(3) var<storage, read> scales: array<u32>;
 // [T, columns / 4] fours
 @group(0) @binding(4) var<storage, read> x: array<vec4<f32>>;
 // One for every row of the whole weight, or anything where has_bias is 0
 @group(0) @binding(5) var<storage, read> bias: array<f32>;
 // [T, out_width]
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
-
-fn scale_of(i: u32) -> f32 {
-    if SCALES == 2u {
-        return bitcast<f32>(scales[i]);
-    }
-    return half_of(scales[i / 2u], i % 2u, SCALES == 1u);
-}
 
 @compute @workgroup_size(THREADS)
 fn matmul(
@@ -87,7 +63,7 @@ fn matmul(
                 by += h * group_of_x[8u * t + 7u];
                 dots[t] = by.x + by.y + by.z + by.w;
             }
-            let scale = scale_of(at);
+            let scale = scale_in(scale_word(at), at);
             sums[2u * r] += scale * vec4<f32>(dots[0], dots[1], dots[2], dots[3]);
             sums[2u * r + 1u] += scale * vec4<f32>(dots[4], dots[5], dots[6], dots[7]);
         }

@@ -1,6 +1,6 @@
 //! A matrix times many rows where threads run on a processor's cores.
 
-use super::matmul::{ARGS, FEW};
+use super::matmul::{ARGS, FEW, MATMUL_ARGS};
 use super::{
     Call, HALVES, Kernel, KernelOp, Need, PRELUDE, Read, ReadWrite, Resource, Site, Work, choose,
     matvec_q4, rows_of,
@@ -16,7 +16,14 @@ pub(super) const MATMUL_SOFTWARE: Kernel = Kernel {
     op: KernelOp::MatmulSoftware,
     needs: &[Need::Software],
     entry: "matmul",
-    source: &[PRELUDE, HALVES, matvec_q4::CODES, include_str!("matmul_q4_software.wgsl")],
+    source: &[
+        PRELUDE,
+        HALVES,
+        MATMUL_ARGS,
+        matvec_q4::CODES,
+        matvec_q4::WEIGHTS,
+        include_str!("matmul_q4_software.wgsl"),
+    ],
     overrides: &["ZERO", "SCALES"],
     args: ARGS,
     buffers: &[Read, Read, Read, Read, ReadWrite],

@@ -15,6 +15,7 @@ use crate::plan::{SlotId, WeightId};
 
 /// How words become numbers.
 pub(super) const CODES: &str = include_str!("codes_q4.wgsl");
+pub(super) const WEIGHTS: &str = include_str!("weights_q4.wgsl");
 const REDUCED: &str = include_str!("reduced.wgsl");
 const PRODUCT: &str = include_str!("product_q4.wgsl");
 const SOURCE: &str = include_str!("matvec_q4.wgsl");
@@ -29,6 +30,7 @@ pub(super) const MATVEC_Q4: Kernel = Kernel {
         HALVES,
         ACTIVATION,
         CODES,
+        WEIGHTS,
         PRODUCT,
         REDUCED,
         include_str!("reduce_workgroup.wgsl"),
@@ -64,6 +66,7 @@ pub(super) const MATVEC_Q4_SUBGROUPS: Kernel = Kernel {
         HALVES,
         ACTIVATION,
         CODES,
+        WEIGHTS,
         PRODUCT,
         REDUCED,
         include_str!("reduce_subgroups.wgsl"),
@@ -75,7 +78,15 @@ pub(super) const MATVEC_Q4_SUBGROUPS: Kernel = Kernel {
 pub(super) const MATVEC_Q4_SOFTWARE: Kernel = Kernel {
     name: "matvec q4 software",
     needs: &[Need::Software],
-    source: &[PRELUDE, HALVES, ACTIVATION, CODES, PRODUCT, include_str!("matvec_q4_software.wgsl")],
+    source: &[
+        PRELUDE,
+        HALVES,
+        ACTIVATION,
+        CODES,
+        WEIGHTS,
+        PRODUCT,
+        include_str!("matvec_q4_software.wgsl"),
+    ],
     overrides: &["ZERO", "SCALES", "NORM", "GATED", "RESIDUAL"],
     workgroup_bytes: 0,
     invocations: 8,

@@ -4,8 +4,6 @@
 //   GATED: out[t, n] = act(sum of row gate_row + n) * (sum of row up_row + n).
 //   RESIDUAL: out[t, n] += scale * sum.
 
-// Type of the scales: 0: f16, 1: bf16, two to a word; 2: f32.
-override SCALES: u32;
 override NORM: bool;
 override GATED: bool;
 override RESIDUAL: bool;
@@ -33,10 +31,6 @@ struct Args {
 }
 
 @group(0) @binding(1) var<uniform> args: Args;
-// [rows, columns / 32] groups of four words
-@group(0) @binding(2) var<storage, read> codes: array<vec4<u32>>;
-// [rows, columns / 32]
-@group(0) @binding(3) var<storage, read> scales: array<u32>;
 // [T, columns / 4] fours
 @group(0) @binding(4) var<storage, read> x: array<vec4<f32>>;
 // [columns / 4] fours, or anything without NORM
@@ -45,20 +39,6 @@ struct Args {
 @group(0) @binding(6) var<storage, read> bias: array<f32>;
 // [T, out_width]
 @group(0) @binding(7) var<storage, read_write> out: array<f32>;
-
-fn scale_word(i: u32) -> u32 {
-    if SCALES == 2u {
-        return scales[i];
-    }
-    return scales[i / 2u];
-}
-
-fn scale_in(word: u32, i: u32) -> f32 {
-    if SCALES == 2u {
-        return bitcast<f32>(word);
-    }
-    return half_of(word, i % 2u, SCALES == 1u);
-}
 
 // The rows that a team sums for the values of out from `first` on.
 fn rows_of_team(first: u32) -> vec4<u32> {
